@@ -16,13 +16,12 @@ from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
-from .gradient_samples import DistributionLike, GradientSampler, Loss, Penalty, Step
+from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
 from .left_alone import left_alone
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
 from .structure import Structure, probe
-from .timing import Clock
 from .trials import Trial, shortlist
 from .user_step import UserStep
 

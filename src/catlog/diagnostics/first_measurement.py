@@ -78,9 +78,8 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
         return f"its {trial.evaluations} evaluations take too long for what they gain"
     if trial.kinds > 1 and pilot.user_step.is_compiled:
         return ALIKE_IF_COMPILED
-    if time_left < inf and time_left < settings.RESERVE_STEPS * pilot.leader_seconds:
-        return NO_TIME
-    return None
+    has_time = time_left == inf or time_left >= settings.RESERVE_STEPS * pilot.leader_seconds
+    return None if has_time else NO_TIME
 
 
 def _why_given_up(

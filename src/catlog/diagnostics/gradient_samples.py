@@ -20,12 +20,12 @@ from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
-from .kinds_of_calls import of_each_kind, shares_of_kinds
+from .kinds_of_calls import Result, of_each_kind, shares_of_kinds
 from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
-from .timing import Clock, Result, timed
 
+Clock = Callable[[], float]
 DistributionLike = Distribution | Callable[..., Distribution]
 Loss = Callable[[Tensor], Tensor]
 Penalty = Callable[[Distribution], Tensor]
@@ -380,6 +380,17 @@ class GradientSampler:
         with torch.enable_grad():
             # NaN is left to the estimators, which may allow it.
             return graph_leaves(evaluate(self.f, x, view(self.q, validate=False)))
+
+
+def timed(call: Callable[[], Result], clock: Clock, device: torch.device) -> tuple[float, Result]:
+    """Return the seconds that a call takes until the device has done its work, and its result."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = clock()
+    result = call()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start, result
 
 
 def _sources(

@@ -1,10 +1,12 @@
 """Estimators whose calls are of two kinds, by the toss of a coin: SlopeCateR with ``every``."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from ..estimator import Estimator
 from ..estimators import SlopeCateR
-from .timing import Result
+
+Result = TypeVar("Result")
 
 
 def shares_of_kinds(E: Estimator) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
+from .gradient_samples import Clock, timed
 from .gradients import check_trainable, flat_gradients, graph_leaves, listed
 from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
@@ -22,7 +23,6 @@ from .moments import Moments
 from .progress import shown_progress
 from .reference import KnownGradient, norm_of
 from .sizing import copied_to, joined_reasons
-from .timing import Clock, timed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 

@@ -14,7 +14,7 @@ from ..checks import check_count, readable
 from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
-from .gradient_samples import DistributionLike, GradientSampler
+from .gradient_samples import Clock, DistributionLike, GradientSampler
 from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import left_alone
 from .mean_check import check_mean
@@ -38,7 +38,6 @@ from .sizing import (
     with_samples,
     within_budget,
 )
-from .timing import Clock
 
 CALL_EVALUATIONS = 2**14  # of f in one batched call, about
 CALL_NUMBERS = 2**20  # in the points of one batched call, about
@@ -130,10 +129,9 @@ def compare(
     with left_alone(f, q):
         task = GradientSampler(f, q, parameters, clock=clock)
         check_mean(task, limit)
-        most_points = limit if estimators is None else None
-        entries, skipped = _entries(
-            task, named_estimators(estimators), samples, budget, most_points
-        )
+        most_of_exact = limit if estimators is None else None
+        named = named_estimators(estimators)
+        entries, skipped = _entries(task, named, samples, budget, most_of_exact)
         with shown_progress(progress) as advance:
             steps = len(entries) + rounds
             for number, (name, entry) in enumerate(list(entries.items())):
@@ -155,7 +153,13 @@ def compare(
                 for name, timer in timers.items():
                     entries[name].times.append(timer()[0])
             advance("done", steps, steps)
-        kind, known = _reference(task, reference, limit, repeats, entries)
+        most_points = 4 * repeats * max(entry.evaluations for entry in entries.values())
+        known: KnownGradient | None = None
+        kind = "pooled"
+        if reference is not None:
+            kind, known = "given", given_gradient(task, reference)
+        elif task.knows_mean or task.points <= min(limit, most_points):
+            kind, known = "exact", exact_gradient(task)
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     mode = mode if samples is None else f"Equal samples: {samples}"
     rows = sorted(_rows(entries, known), key=lambda row: (row.merit, row.seconds))
@@ -381,22 +385,6 @@ def _entries(
         except (ValueError, TypeError) as error:  # of the estimator's own checks, too
             skipped[name] = str(error).rstrip(".")
     return entries, skipped
-
-
-def _reference(
-    task: GradientSampler,
-    reference: GivenReference | None,
-    limit: int,
-    repeats: int,
-    entries: Mapping[str, Entry],
-) -> tuple[str, KnownGradient | None]:
-    """Return the kind of reference and, unless it is pooled, the gradient to compare with."""
-    if reference is not None:
-        return "given", given_gradient(task, reference)
-    most_evaluations = max(entry.evaluations for entry in entries.values())
-    if task.knows_mean or task.points <= min(limit, 4 * repeats * most_evaluations):
-        return "exact", exact_gradient(task)
-    return "pooled", None
 
 
 def _rows(entries: Mapping[str, Entry], known: KnownGradient | None) -> list[Row]:

@@ -47,7 +47,8 @@ class Moments:
                 self.__dict__.pop(name, None)
         vectors = rows.detach().double().reshape(len(rows), len(self.shares), -1)
         if self.count == 0:
-            self.rounding = _rounding(rows.dtype)
+            units = ROUNDING_OF_16_BITS if rows.dtype.itemsize == 2 else ROUNDING
+            self.rounding = units * torch.finfo(rows.dtype).eps
             self.shares = self.shares.to(rows.device)
             self._centre = self.shares @ vectors.mean(0)
             self._total = torch.zeros_like(vectors[0])
@@ -116,9 +117,3 @@ class Moments:
             return 0.0
         lengths = torch.cat(self._lengths)
         return float(lengths.std()) / sqrt(self.count) / self.variance
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    """Return the relative error of a number of this type that is taken for rounding."""
-    units = ROUNDING_OF_16_BITS if dtype.itemsize == 2 else ROUNDING
-    return units * torch.finfo(dtype).eps
