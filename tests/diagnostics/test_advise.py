@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from math import inf
 from types import ModuleType
@@ -414,6 +414,20 @@ def test_compiled_steps_decide(is_first: bool) -> None:
     assert advice.step_seconds < 2e-3
     assert advice.trials[0].is_whole
     assert len(compiled) < 10  # not every number of draws is compiled
+
+
+@pytest.mark.parametrize("further_seconds", [0.01, 0.0], ids=["expensive f", "cheap f"])
+def test_plain_draws_take_their_time_also_beside_a_compiled_step(further_seconds: float) -> None:
+    """The ratio of the user's step to the pilot's is applied once, to the whole."""
+    f = Counted(quadratic(6))
+    pilot = pilot_of(GradientSampler(f, bits(6), clock=f.clock))
+    pilot.structure = replace(pilot.structure, further_seconds=further_seconds)
+    pilot.user_step.ratio = 0.5
+    pilot.plain.extend(1)
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()))
+    assert pilot.plain_seconds(trial) == pytest.approx(0.2 + 0.01 * 4)
+    pilot.run_steps(trial, 1)
+    assert trial.seconds == pytest.approx(0.5 * (0.2 + 0.01 * 4))
 
 
 def test_a_cold_start_is_not_taken_for_the_time_of_a_step() -> None:

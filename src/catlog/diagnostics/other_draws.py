@@ -127,7 +127,7 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
     smallest, largest = trials[small[0]], trials[small[-1]]
     next_size = settings.SIZE_STEP * smallest.samples
     second = trials[max(size for size in small if size <= next_size)]
-    few, many = (pilot.plain_seconds(entry) for entry in (smallest, second))
+    few, many = pilot.plain_seconds(smallest), pilot.plain_seconds(second)
     user_step.look(smallest, few)
     few, many = user_step.ratio * few, user_step.ratio * many
     per_draw = user_step.ratio * (pilot.least_step_seconds(trial) / trial.samples)

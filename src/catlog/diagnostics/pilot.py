@@ -141,13 +141,7 @@ class Pilot:
         """Return a step of the trial; `is_timing`: its gradient is not used."""
         if self._replays(trial):
             return self._replayed_step(trial, is_timing)
-        step = self.task.timer(trial.estimator, self.generator)
-
-        def timed() -> tuple[float, Tensor]:
-            seconds, gradient = step()
-            return self.user_step.ratio * seconds, gradient
-
-        return timed
+        return self.task.timer(trial.estimator, self.generator)
 
     def _replayed_step(self, trial: Trial, is_timing: bool) -> TimedStep:
         """Return a step whose time is that of the evaluations, known, and of the rest, measured."""
@@ -167,7 +161,7 @@ class Pilot:
     def timed_gradient(self, trial: Trial) -> Tensor:
         """Make a step, add its time and return its gradient."""
         seconds, gradient = self.step(trial)()
-        trial.times.append(seconds)
+        trial.times.append(self.user_step.ratio * seconds)
         return gradient
 
     def run_steps(self, trial: Trial, count: int) -> None:
@@ -184,7 +178,7 @@ class Pilot:
         if steps:
             self.add(trial, torch.stack([gradient for _, gradient in steps]))
         if not trial.is_whole:
-            trial.times += [seconds for seconds, _ in steps]
+            trial.times += [self.user_step.ratio * seconds for seconds, _ in steps]
 
     def run_batched(self, trial: Trial, repeats: int) -> None:
         """Make estimates in one batched call."""
