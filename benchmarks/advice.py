@@ -137,8 +137,8 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
 
     advise(99)  # to warm up: the first calls in a process are slow
     pilots = [advise(seed) for seed in PILOT_SEEDS]
-    task = GradientSampler(f, problem.distribution, problem.parameters)
-    structure = probe(task, budget, settings.clock)
+    task = GradientSampler(f, problem.distribution, problem.parameters, clock=settings.clock)
+    structure = probe(task, budget)
     choices = {advice.trials[0].name: advice.estimator for advice in pilots}
     comparison = catlog.compare(
         f,

@@ -1,5 +1,6 @@
 """Moments of gradient estimates, by `catlog.diagnostics`, and ratios of their variances."""
 
+from functools import partial
 from math import exp, hypot
 
 import torch
@@ -7,6 +8,7 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.kinds_of_calls import of_each_kind, shares_of_kinds
 from catlog.diagnostics.measuring import NORMAL, train_estimator
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import learning_modules
@@ -20,10 +22,11 @@ def observe(
     together: int = 100,
 ) -> Moments:
     """Return the moments of independent estimates, of which ``together`` are one call."""
-    moments = Moments()
+    moments = Moments(shares_of_kinds(E))
     while moments.count < repeats:
         count = min(together, repeats - moments.count)
-        moments.add(task.gradients(E, count, generator)[0])
+        kinds = of_each_kind(E, partial(task.gradients, E, count, generator))
+        moments.add(torch.stack([in_parameters for in_parameters, _ in kinds], 1))
     return moments
 
 

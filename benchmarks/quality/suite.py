@@ -9,7 +9,6 @@ Slow estimators get fewer repeats and training steps (columns `repeats` and `tra
 
 import argparse
 import sys
-import time
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from math import isnan
@@ -75,7 +74,7 @@ def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     task = GradientSampler(entry.f, problem.distribution, problem.parameters)
     try:
         E = within_budget(deepcopy(entry.E), budget(problem), task.evaluations)
-        return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
+        return int(seconds / task.timer(E, task.generator(0))()[0])
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return sys.maxsize  # measure_pair reports the reason
 

@@ -1,7 +1,8 @@
 """`catlog.advise`, with a clock that counts evaluations of f, which is the same on all machines."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from math import inf
 from types import ModuleType
@@ -23,14 +24,16 @@ from catlog import (
     StraightThrough,
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.other_draws import Line, sizes
+from catlog.diagnostics.coefficient_fit import fit_coefficients
+from catlog.diagnostics.gradient_samples import GradientSampler, Step
+from catlog.diagnostics.other_draws import seconds_by_draws, sizes
 from catlog.diagnostics.pilot import Pilot
 from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.reference_gradients import measure_penalty
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
+from catlog.diagnostics.user_step import UserStep
 from catlog.functions import Additive
 from catlog.testing.cases import normals
 
@@ -74,12 +77,30 @@ def quadratic(d: int) -> Callable[[Tensor], Tensor]:
     return lambda x: ((x @ weights) * x).sum(-1)
 
 
+def additive(x: Tensor) -> Tensor:
+    """Return the sum of separate costs of 12 variables of 3 categories."""
+    return normals(12, 3, seed=1)[torch.arange(12), x].sum(-1)
+
+
+def ask(f: Callable[[Tensor], Tensor], *arguments: object, **options: object) -> catlog.Advice:
+    """Return advice whose clock counts evaluations of f."""
+    counted = f if isinstance(f, Counted) else Counted(f)
+    return advise(counted, *arguments, clock=counted.clock, **options)
+
+
+def sampler(d: int = 6, **options: object) -> GradientSampler:
+    """Return a task with a clock that stands still."""
+    return GradientSampler(quadratic(d), bits(d), **{"clock": lambda: 0.0, **options})
+
+
+def pilot_of(task: GradientSampler, budget: int = 60, step: Step | None = None) -> Pilot:
+    return Pilot(task, probe(task, budget), task.generator(0), UserStep(step, task))
+
+
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
-    costs = normals(12, 3, seed=1)
-    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
-    advice = advise(f, numbers(12, 3), candidates=candidates, step=10.0, clock=f.clock)
+    candidates = [IndeCateR(draws="latin"), RLOO()]
+    advice = ask(additive, numbers(12, 3), candidates=candidates, step=10.0)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
     assert advice.structure.has_slope is False
@@ -91,42 +112,38 @@ def test_additive_black_box() -> None:
 def test_additive_with_its_own_table() -> None:
     """The table is cheap, so a budget far below its entries allows it, and it is exact."""
     f = CountedTable(Additive(normals(40, 3, seed=1)))
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    candidates = [IndeCateR(draws="latin"), RLOO()]
     options = {"budget": 20, "candidates": candidates, "step": 1.0}
-    advice = advise(f, numbers(40, 3), clock=f.clock, **options)
+    advice = ask(f, numbers(40, 3), **options)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.structure.has_own_table
     assert "has its own neighbour table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(normals(40, 40), normals(40, 3)))
-    trials = advise(pairs, numbers(40, 3), clock=pairs.clock, **options).trials
+    trials = ask(pairs, numbers(40, 3), **options).trials
     sized = next(trial for trial in trials if "Inde" in trial.name)
     assert sized.most_samples == 5  # a draw counts as 1 + k evaluations
-    black_box = Counted(f.f)
-    without_table = advise(black_box, numbers(40, 3), clock=black_box.clock, **options)
-    assert (
-        without_table.skipped["IndeCateR(1, draws=latin)"]
-        == "it needs at least 81 evaluations, more than the budget of 20"
-    )
+    without_table = ask(Counted(f.f), numbers(40, 3), **options)
+    reason = "it needs at least 81 evaluations, more than the budget of 20"
+    assert without_table.skipped["IndeCateR(1, draws=latin)"] == reason
 
 
 def test_precision_is_worth_its_time_only() -> None:
     """The longer the rest of a step takes, the more evaluations are worth their time."""
-    f = Counted(quadratic(10))
-    quick = advise(f, bits(10), clock=f.clock)
+    f = quadratic(10)
+    quick = ask(f, bits(10))
     assert quick.trials[0].evaluations < 64
-    slow = advise(f, bits(10), step=1000.0, clock=f.clock)
+    slow = ask(f, bits(10), step=1000.0)
     assert slow.trials[0].evaluations > quick.trials[0].evaluations
     assert slow.step_seconds > 1000
     assert slow.trials[0].variance < quick.trials[0].variance
-    budgeted = advise(f, bits(10), budget=100, clock=f.clock)
+    budgeted = ask(f, bits(10), budget=100)
     assert "needs 1024 evaluations, more than the budget of 100" in budgeted.skipped["Exact()"]
 
 
 def test_default_budget_is_never_exceeded() -> None:
     """Exact has the budget of all others, and the number is printed."""
     for d, budget in ((4, 64), (8, 256), (40, 82)):
-        f = Counted(quadratic(d))
-        advice = advise(f, bits(d), step=1000.0, clock=f.clock)
+        advice = ask(quadratic(d), bits(d), step=1000.0)
         assert advice.structure.budget == budget
         assert all(trial.evaluations <= budget for trial in advice.trials)
         assert f"within at most {budget} evaluations" in str(advice)
@@ -134,14 +151,13 @@ def test_default_budget_is_never_exceeded() -> None:
 
 def test_differentiable_pairwise() -> None:
     """f is linear in each bit, so slopes give every difference."""
-    f = Counted(quadratic(20))
-    advice = advise(f, bits(20), budget=100, clock=f.clock)
+    advice = ask(quadratic(20), bits(20), budget=100)
     assert advice.estimator.differentiates_f
     assert advice.structure.is_relaxable
     assert "f is differentiable, also between categories" in str(advice)
 
 
-class Attention(torch.nn.Module):
+class Attention(nn.Module):
     """Two glimpses of 16 places, chosen by a network, and a classifier of what is seen."""
 
     def __init__(self) -> None:
@@ -149,8 +165,8 @@ class Attention(torch.nn.Module):
         generator = torch.Generator().manual_seed(0)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.policy = torch.nn.Linear(16, 32).double()
-            self.reader = torch.nn.Linear(32, 10).double()
+            self.policy = nn.Linear(16, 32).double()
+            self.reader = nn.Linear(32, 10).double()
         self.images = torch.randn(32, 16, dtype=torch.float64, generator=generator)
         self.labels = torch.randint(10, (32,), generator=generator)
 
@@ -166,8 +182,7 @@ class Attention(torch.nn.Module):
 def test_enumeration_does_not_beat_the_noise_of_the_minibatch() -> None:
     """Two glimpses of 16 places: Exact is free of noise, but the minibatch is not."""
     model = Attention()
-    f = Counted(model.f)
-    advice = advise(f, model.q(), clock=f.clock)
+    advice = ask(model.f, model.q())
     assert advice.structure.budget == 256
     assert not isinstance(advice.estimator, Exact)
     assert advice.trials[0].evaluations < 64
@@ -206,20 +221,20 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
         rows.append(torch.cat([part.flatten() for part in gradients]))
     minibatch = 32 * torch.stack(rows).var(0).sum().item()
     assert task.minibatch_variance(Exact(), 32) == pytest.approx(minibatch, rel=1e-9)
-    pilot = Pilot(task, probe(task, 256, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    pilot = pilot_of(task, 256)
     measure_penalty(pilot)
-    trial = Trial("Exact()", Exact(), 256, Candidate(Exact()))
-    pilot.estimates.add(trial, task.gradients(Exact(), 2)[0])
+    trial = Trial(Exact(), 256, Candidate(Exact()))
+    pilot.add(trial, task.gradients(Exact(), 2)[0])
     signal = torch.stack(rows).sum(0).square().sum().item()
     assert pilot.scoring.floor([trial]) == pytest.approx(10 * signal, rel=1e-9)
 
 
 def test_noise_matters_more_where_a_penalty_cancels_the_gradient() -> None:
-    model = Attention()
-    f = Counted(model.f)
-    options = {"candidates": [Candidate(RLOO())], "clock": f.clock}
-    alone = advise(f, model.q(), **options)
-    balanced = advise(f, model.q(), penalty=lambda q: -Exact()(model.f, q), **options)
+    model, candidates = Attention(), [RLOO()]
+    alone = ask(model.f, model.q(), candidates=candidates)
+    balanced = ask(
+        model.f, model.q(), candidates=candidates, penalty=lambda q: -Exact()(model.f, q)
+    )
     assert balanced.estimator.samples > alone.estimator.samples
 
 
@@ -233,23 +248,23 @@ def test_relaxations_win_if_bias_is_allowed() -> None:
     encoder = (normals(30, 200, seed=2) / 5).requires_grad_()
     f = Counted(lambda x: ((x.flatten(-2) @ weights).tanh() - images).square().sum(-1), dims=2)
     q = Independent(OneHotCategorical(logits=(images @ encoder).view(16, 20, 10)), 1)
-    assert isinstance(advise(f, q, biased=True, clock=f.clock).estimator, SlopeCateR)
+    assert isinstance(ask(f, q, biased=True).estimator, SlopeCateR)
     relaxations = catlog.ReinMax | catlog.GumbelSoftmax | catlog.StraightThrough
     others = [entry for entry in CANDIDATES if isinstance(entry.estimator, RLOO | relaxations)]
     assert len(others) == 4
-    relaxed = advise(f, q, biased=True, candidates=others, clock=f.clock)
+    relaxed = ask(f, q, biased=True, candidates=others)
     assert isinstance(relaxed.estimator, relaxations)
     assert "It is biased, by " in str(relaxed)
-    assert advise(f, q, candidates=others, clock=f.clock).estimator.unbiased
+    assert ask(f, q, candidates=others).estimator.unbiased
 
 
 def test_equal_logits_are_moved() -> None:
     """At logits 0, Latin draws of a quadratic f have no variance, but only until the first step."""
     f = Counted(quadratic(12))
     logits = torch.zeros(12, dtype=torch.float64, requires_grad=True)
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    candidates = [IndeCateR(draws="latin"), RLOO()]
     for q in (Bernoulli(logits=logits), Bernoulli(probs=logits + 0.5)):
-        advice = advise(f, Independent(q, 1), step=10.0, candidates=candidates, clock=f.clock)
+        advice = ask(f, Independent(q, 1), step=10.0, candidates=candidates)
         assert advice.structure.is_moved
         assert all(trial.variance > 0 for trial in advice.trials)
         assert "so the pilot added random numbers to the logits" in str(advice)
@@ -260,29 +275,23 @@ def test_equal_logits_are_moved() -> None:
         candidates=candidates[1:],
     )
     assert chain.structure.is_moved
-    assert not advise(f, bits(12), candidates=candidates, clock=f.clock).structure.is_moved
+    assert not ask(f, bits(12), candidates=candidates).structure.is_moved
 
 
 def test_loss_counts_the_noise_of_the_value() -> None:
     """Under -log E[f], draws that all score zero give no finite loss, so Exact wins."""
-    weights = torch.zeros(2, 7, dtype=torch.float64)
-    logits = (weights + normals(2, 7)).requires_grad_()
     f = Counted(lambda x: (x.prod(-1) == 12).double())
-    q = Independent(Categorical(logits=logits), 1)
-    candidates = [Candidate(RLOO()), Candidate(Exact())]
-    options = {"candidates": candidates, "step": 0.1, "clock": f.clock}
-    advice = advise(f, q, loss=lambda value: -value.log(), **options)
+    q, options = numbers(2, 7), {"candidates": [RLOO(), Exact()], "step": 0.1}
+    advice = ask(f, q, loss=lambda value: -value.log(), **options)
     assert isinstance(advice.estimator, Exact)
     assert max(trial.variance for trial in advice.trials) == inf
-    linear = advise(f, q, loss=lambda value: 3 * value, **options)
+    linear = ask(f, q, loss=lambda value: 3 * value, **options)
     assert all(trial.variance < inf for trial in linear.trials)
 
 
 def test_whole_step_is_timed_and_undone() -> None:
     images = normals(8, 5, seed=4)
-    encoder = torch.nn.Sequential(
-        torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6)
-    ).double()
+    encoder = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6)).double()
     before = [parameter.detach().clone() for parameter in encoder.parameters()]
     optimiser = torch.optim.SGD(encoder.parameters(), lr=1.0)
     f = Counted(quadratic(6))
@@ -299,8 +308,8 @@ def test_whole_step_is_timed_and_undone() -> None:
         optimiser.step()
         f.now += 7.0
 
-    candidates = [Candidate(RLOO()), Candidate(IndeCateR())]
-    advice = advise(f, make_q(), step=step, candidates=candidates, clock=f.clock)
+    candidates = [RLOO(), IndeCateR()]
+    advice = ask(f, make_q(), step=step, candidates=candidates)
     assert len(seen) >= 4
     assert advice.step_seconds > 7
     for parameter, value in zip(encoder.parameters(), before, strict=True):
@@ -311,8 +320,8 @@ def test_whole_step_is_timed_and_undone() -> None:
 def test_plain_draws_are_evaluated_once() -> None:
     """RLOO and BBVI use the same independent draws, so f is not evaluated for each of them."""
     f = Counted(quadratic(12))
-    candidates = [Candidate(RLOO()), Candidate(catlog.BBVI())]
-    advice = advise(f, bits(12), budget=4, candidates=candidates, clock=f.clock)
+    candidates = [RLOO(), catlog.BBVI()]
+    advice = ask(f, bits(12), budget=4, candidates=candidates)
     used = [trial.replayed for trial in advice.trials]
     assert min(used) >= 8
     assert f.points <= max(used) + 20  # the probe, and the look at f's gradient
@@ -325,7 +334,7 @@ def test_subsets_of_shared_draws_are_estimates() -> None:
     logits = normals(3, 5).requires_grad_()
     f, q = quadratic(5), Independent(Bernoulli(logits=logits), 1)
     task = GradientSampler(f, q)
-    draws = PlainDraws(task, 3, task.generator(0), lambda: 0.0)
+    draws = PlainDraws(task, 3, task.generator(0))
     draws.extend(2)
     assert draws.count == 6
     x, fx = draws.subsets(2, 0, 10)
@@ -341,31 +350,30 @@ def test_subsets_of_shared_draws_are_estimates() -> None:
 
 def test_numbers_of_draws() -> None:
     """Powers of two and the most that the budget allows; the variance is inverse to the draws."""
-    task = GradientSampler(quadratic(6), bits(6))
-    structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
-    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
+    task = sampler()
+    pilot = pilot_of(task)
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()), most_samples=60)
     assert sizes(pilot, trial) == [2, 4, 8, 16, 32, 60]
     trial.add(normals(20, 6))
     more = trial.resized(16, task, seconds=3.0)
     assert more.variance == pytest.approx(trial.variance / 4)
     assert more.seconds == 3.0
-    line = Line(2, 1.0, 8, 4.0)
-    assert [line.at(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
-    assert Line(2, 1.0, 8, 1.6).at(32) == pytest.approx(4.0)
-    assert Line(2, 1.0, 8, 0.9, 0.1).at(32) == pytest.approx(4.0)
-    assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
+    line = seconds_by_draws((2, 1.0), (8, 4.0))
+    assert [line(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
+    assert seconds_by_draws((2, 1.0), (8, 1.6))(32) == pytest.approx(4.0)
+    assert seconds_by_draws((2, 1.0), (8, 0.9), 0.1)(32) == pytest.approx(4.0)
+    # A line through noisy times may fall below zero.
+    assert seconds_by_draws((4, 1.0), (16, 5.0))(1) == 0.125
 
 
 def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pilot_settings, "SELECTED_ENTRIES", 50)
     logits = torch.zeros(40, 100, requires_grad=True)
     task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
-    structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
-    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
+    pilot = pilot_of(task)
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()))
     rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
-    pilot.estimates.add(trial, rows)
+    pilot.add(trial, rows)
     assert len(trial.moments.mean) == 50
     assert trial.variance == pytest.approx(8000)  # of all 4000 entries, each with variance 2
 
@@ -378,8 +386,8 @@ def test_first_call_of_the_step_may_compile() -> None:
         f.now += 1.0 if repr(E) in seen else 1000.0
         seen.add(repr(E))
 
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS()), Candidate(IndeCateR())]
-    advice = advise(f, bits(6), step=step, candidates=candidates, clock=f.clock)
+    candidates = [RLOO(), catlog.ARMS(), IndeCateR()]
+    advice = ask(f, bits(6), step=step, candidates=candidates)
     assert len({id(trial.candidate) for trial in advice.trials}) == 3
     assert advice.step_seconds < 2
     assert advice.seconds > 1000
@@ -399,14 +407,117 @@ def test_compiled_steps_decide(is_first: bool) -> None:
             f.now += 20.0
             return super().__call__(*arguments, **options)
 
-    candidates = [Candidate(RLOO()), Candidate(Slow(draws="latin"))]
-    candidates = candidates[:: 1 if is_first else -1]
+    candidates = [RLOO(), Slow(draws="latin")][:: 1 if is_first else -1]
     options = {"budget": 64, "seconds": 500, "candidates": candidates}
-    advice = advise(f, bits(12), step=step, clock=f.clock, **options)
+    advice = ask(f, bits(12), step=step, **options)
     assert isinstance(advice.estimator, Slow)
     assert advice.step_seconds < 2e-3
     assert advice.trials[0].is_whole
     assert len(compiled) < 10  # not every number of draws is compiled
+
+
+@pytest.mark.parametrize("further_seconds", [0.01, 0.0], ids=["expensive f", "cheap f"])
+def test_plain_draws_take_their_time_also_beside_a_compiled_step(further_seconds: float) -> None:
+    """The ratio of the user's step to the pilot's is applied once, to the whole."""
+    f = Counted(quadratic(6))
+    pilot = pilot_of(GradientSampler(f, bits(6), clock=f.clock))
+    pilot.structure = replace(pilot.structure, further_seconds=further_seconds)
+    pilot.user_step.ratio = 0.5
+    pilot.plain.extend(1)
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()))
+    assert pilot.plain_seconds(trial) == pytest.approx(0.2 + 0.01 * 4)
+    pilot.run_steps(trial, 1)
+    assert trial.seconds == pytest.approx(0.5 * (0.2 + 0.01 * 4))
+
+
+def test_a_cold_start_is_not_taken_for_the_time_of_a_step() -> None:
+    """IndeCateR has no noise here, but its first call takes a hundred times as long as others."""
+    costs, now, calls = normals(6, 3, seed=1), [0.0], [0]
+
+    def f(x: Tensor) -> Tensor:
+        now[0] += 1e-3
+        return costs[torch.arange(6), x].sum(-1)
+
+    class Cold(IndeCateR):
+        def __call__(self, *arguments: object, **options: object) -> Tensor:
+            calls[0] += 1
+            now[0] += 0.1 if calls[0] == 1 else 0.0
+            return super().__call__(*arguments, **options)
+
+    candidates = [RLOO(), catlog.ARSM(), Cold()]
+    options = {"budget": 13, "step": 0.02, "candidates": candidates}
+    advice = advise(f, numbers(6, 3), clock=lambda: now[0], **options)
+    assert advice.estimator == Cold(1)
+
+
+SELDOM = [SlopeCateR(), SlopeCateR(every=4)]
+
+
+def saturated(x: Tensor) -> Tensor:
+    """Return what slopes predict badly: in each bit, a sigmoid far from its middle."""
+    return (3 * x @ normals(12)).tanh().square()
+
+
+@pytest.mark.parametrize(("function", "every"), [(quadratic(12), 4), (saturated, 1)])
+def test_seldom_corrections_are_for_good_predictions(
+    function: Callable[[Tensor], Tensor], every: int
+) -> None:
+    assert any(getattr(entry.estimator, "every", 1) == 4 for entry in CANDIDATES)
+    advice = ask(function, bits(12), budget=32, candidates=SELDOM)
+    assert advice.estimator.every == every
+    assert advice.estimator.corrects is None
+    for trial in advice.trials:  # the time is the mean over calls with and without corrections
+        E = trial.estimator
+        if trial.times:
+            points = E.samples + E.turns(2) / E.every
+            assert trial.seconds == pytest.approx(0.2 + 0.01 * points)
+
+
+@pytest.mark.parametrize("repeats", [1, 40])
+def test_estimates_of_two_kinds_have_both_in_a_pilot(repeats: int) -> None:
+    """In single steps and in batches, a quarter of the weight is that of corrected calls."""
+    task = GradientSampler(quadratic(6), bits(6))
+    E = SlopeCateR(2, every=4, decay=1.0)
+    pilot = pilot_of(task)
+    trial = Trial(E, 3, Candidate(E))
+    calls: list[tuple[bool | None, int]] = []
+
+    def estimate(E: SlopeCateR, repeats: int, *_: object) -> tuple[Tensor, None]:
+        calls.append((E.corrects, repeats))
+        return torch.full((repeats, 6), 8.0 if E.corrects else 0.0), None
+
+    task.gradients = estimate  # type: ignore[method-assign]
+    task._estimate = lambda E, _: (task.q.base_dist.logits * estimate(E, 1)[0]).sum()
+    for _ in range(2):
+        if repeats == 1:
+            pilot.run_steps(trial, 1)
+        else:
+            pilot.run_batched(trial, repeats)
+    assert calls == [(True, repeats), (False, repeats)] * 2
+    assert trial.moments.mean.tolist() == [2.0] * 6
+    assert trial.variance == 6 * (64 / 4 - 4)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_seldom_corrections_in_a_step_of_the_user(is_compiled: bool) -> None:
+    """The coin is the estimator's own: a graph that is captured here would keep what is set."""
+    f = Counted(quadratic(12))
+
+    def step(E: catlog.Estimator) -> None:
+        assert getattr(E, "corrects", None) is None
+        f.now += 0.01 if is_compiled else 3.0
+
+    candidates = [RLOO(), *SELDOM]
+    advice = ask(f, bits(12), budget=8, candidates=candidates, step=step)
+    names = [trial.name for trial in advice.trials]
+    if is_compiled:
+        assert "all of its calls are alike" in advice.skipped["SlopeCateR(3, every=4)"]
+        assert not any("every" in name for name in names)
+    else:
+        assert isinstance(advice.estimator, SlopeCateR)
+        seldom = next(trial for trial in advice.trials if "every" in trial.name)
+        assert not seldom.is_whole
+        assert seldom.seconds > 3.0 - 0.3  # with the rest of the user's step
 
 
 @pytest.mark.parametrize(
@@ -419,20 +530,17 @@ def test_compiled_steps_decide(is_first: bool) -> None:
 )
 def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, draws: int) -> None:
     """Of numbers of draws that are level in score and time, the largest is taken."""
-    task = GradientSampler(quadratic(6), bits(6))
     times = dict(zip((2, 4, 8), seconds, strict=True))
     now = [0.0]
 
     def step(E: catlog.Estimator) -> None:
         now[0] += times[E.samples]
 
-    structure = probe(task, 60, lambda: 0.0)
-    generator = task.generator(0)
-    pilot = Pilot(task, structure, generator, lambda: now[0], 0.0, 30, whole_step=step)
+    pilot = pilot_of(sampler(clock=lambda: now[0]), step=step)
     candidate, trials = Candidate(RLOO()), pilot.trials
     for samples in times:
         E = RLOO(samples)
-        trial = Trial(repr(E), E, samples, candidate, times=[1.0])
+        trial = Trial(E, samples, candidate, times=[1.0])
         numbers = normals(64, 6)
         trial.add(1 + noise * (numbers - numbers.mean(0)) / samples**0.5)
         trials.append(trial)
@@ -448,20 +556,20 @@ def test_steps_in_a_row_share_their_time() -> None:
     def step(E: catlog.Estimator) -> None:
         now[0] += 3.0
 
-    task = GradientSampler(quadratic(6), bits(6))
-    assert task.step_seconds(RLOO(2), step, lambda: now[0], 10) == 3.0
+    task = sampler(clock=lambda: now[0])
+    assert task.step_seconds(RLOO(2), step, 10) == 3.0
     assert now[0] == 30.0
 
 
 @pytest.mark.parametrize(("seconds", "name"), [(1.1, "RLOO(2)"), (1.5, "StraightThrough(1)")])
 def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None:
     """A biased estimator must be clearly faster, not just a little."""
-    task = GradientSampler(quadratic(6), bits(6))
-    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    task = sampler()
+    pilot = pilot_of(task)
     noise = normals(64, 6) / 8
     trials = pilot.trials
     for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
-        trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
+        trial = Trial(E, E.evaluations(task.q), Candidate(E), times=[time])
         trial.add(1 + shift + noise - noise.mean(0))
         trials.append(trial)
     scores = pilot.scoring.scores(trials)
@@ -470,10 +578,10 @@ def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None
 
 
 def test_memory_needs_a_fixed_function() -> None:
-    f = Counted(quadratic(12))
-    without = advise(f, bits(12), clock=f.clock)
+    f = quadratic(12)
+    without = ask(f, bits(12))
     assert "fixed=True" in without.skipped["MemoryCateR(16)"]
-    fixed = advise(f, bits(12), fixed=True, steps=200, clock=f.clock)
+    fixed = ask(f, bits(12), fixed=True, steps=200)
     names = [trial.name for trial in fixed.trials] + list(fixed.skipped)
     assert any(name.startswith("MemoryCateR") for name in names)
     assert "fixed=True" not in str(fixed.skipped)
@@ -483,7 +591,7 @@ def test_sparse_black_box() -> None:
     """For an indicator of a sum, draws are better than tables."""
     f = Counted(lambda x: (x.argmax(-1).sum(-1) == 14).double(), dims=2)
     q = Independent(OneHotCategorical(logits=torch.zeros(3, 10, requires_grad=True)), 1)
-    advice = advise(f, q, budget=64, clock=f.clock)
+    advice = ask(f, q, budget=64)
     assert isinstance(advice.estimator, RLOO | catlog.CritiCateR)
     assert not any(trial.estimator.differentiates_f for trial in advice.trials)
     assert advice.skipped["DoubleCV(2)"] == "f has no derivative in x"
@@ -492,17 +600,15 @@ def test_sparse_black_box() -> None:
 def test_gradients_of_zero_are_not_taken_for_exact() -> None:
     """No pilot meets an event of probability 1e-9: the advice says that it is a guess."""
     q = Independent(Bernoulli(logits=torch.zeros(30, requires_grad=True)), 1)
-    f = Counted(lambda x: (x.sum(-1) == 30).double())
-    advice = advise(f, q, budget=64, clock=f.clock)
+    advice = ask(lambda x: (x.sum(-1) == 30).double(), q, budget=64)
     assert "saw no gradient other than zero, so this is a guess" in str(advice)
     assert "no noise" not in str(advice)
 
 
 def test_equal_estimates_are_not_taken_for_exact() -> None:
     """Latin draws of few bits have few outcomes: the first two estimates are equal by chance."""
-    f = Counted(quadratic(10))
     rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
-    advice = advise(f, bits(10), budget=64, candidates=rest, step=10.0, clock=f.clock)
+    advice = ask(quadratic(10), bits(10), budget=64, candidates=rest, step=10.0)
     assert advice.trials[0].variance > 0
     assert advice.trials[0].moments.count > 2
 
@@ -517,11 +623,9 @@ class Broken(RLOO):
 
 def test_failing_candidates_are_skipped() -> None:
     """Also those that are tried after one without variance."""
-    costs = normals(12, 3, seed=1)
-    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
+    candidates = [IndeCateR(draws="latin"), Broken()]
     for order in (candidates, candidates[::-1]):
-        advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
+        advice = ask(additive, numbers(12, 3), candidates=order)
         assert advice.estimator == IndeCateR(1, draws="latin")
         assert advice.skipped == {"Broken(4)": "out of memory"}
 
@@ -535,12 +639,12 @@ def test_failing_steps_are_skipped() -> None:
             raise RuntimeError("cannot be captured")
         E(f, bits(8)).sum().backward()
 
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS())]
-    advice = advise(f, bits(8), step=step, candidates=candidates, clock=f.clock)
+    candidates = [RLOO(), catlog.ARMS()]
+    advice = ask(f, bits(8), step=step, candidates=candidates)
     assert isinstance(advice.estimator, RLOO)
     assert "cannot be captured" in advice.skipped.values()
     with pytest.raises(ValueError, match=r"no candidate could be used\. ARMS\(2\): cannot be cap"):
-        advise(f, bits(8), budget=2, step=step, candidates=candidates[1:], clock=f.clock)
+        ask(f, bits(8), budget=2, step=step, candidates=candidates[1:])
 
 
 def test_names_and_modules_do_not_clash() -> None:
@@ -552,10 +656,12 @@ def test_names_and_modules_do_not_clash() -> None:
 
 
 def test_structured_distribution() -> None:
-    f = Counted(lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1))
     parameters = [torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)]
-    advice = advise(
-        f, lambda a, b: MarkovChain(a, b, length=8), parameters, budget=50, clock=f.clock
+    advice = ask(
+        lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1),
+        lambda a, b: MarkovChain(a, b, length=8),
+        parameters,
+        budget=50,
     )
     assert all("structured" in trial.estimator.supports for trial in advice.trials)
     assert advice.trials[0].evaluations <= 50
@@ -568,7 +674,7 @@ def test_structured_distribution() -> None:
 )
 def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> None:
     counted = Counted(f)
-    advice = advise(counted, bits(20), budget=budget, clock=counted.clock)
+    advice = ask(counted, bits(20), budget=budget)
     assert all(trial.evaluations <= budget for trial in advice.trials)
     assert advice.estimator.evaluations(bits(20)) <= budget
     assert advice.seconds == counted.now
@@ -579,28 +685,21 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
 
 def test_time_is_limited_if_f_is_expensive() -> None:
     """The pilot ends in time, with candidates left untried, but the first two are tried."""
-    f = Counted(quadratic(30))
-    advice = advise(f, bits(30), budget=200, steps=8, seconds=0, clock=f.clock)
+    f = quadratic(30)
+    advice = ask(f, bits(30), budget=200, steps=8, seconds=0)
     assert 2 <= len({id(trial.candidate) for trial in advice.trials}) < 6
     assert advice.seconds < 23 * advice.step_seconds  # untried candidates cost nothing
     assert "the pilot had no time for it" in advice.skipped.values()
-    more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
+    more = ask(f, bits(30), budget=200, steps=1000)
     assert len(more.trials) > len(advice.trials)
 
 
 def test_contenders_get_more_repeats() -> None:
-    f = Counted(quadratic(8))
-    candidates = [
-        Candidate(RLOO()),
-        Candidate(catlog.ARMS()),
-        Candidate(catlog.BBVI()),
-        Candidate(Reinforce(baseline=100.0)),
-    ]
-    advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    timed: dict[str, int] = {}
+    candidates = [RLOO(), catlog.ARMS(), catlog.BBVI(), Reinforce(baseline=100.0)]
+    advice = ask(quadratic(8), bits(8), budget=32, steps=1000, candidates=candidates)
+    timed = Counter[str]()
     for trial in advice.trials:
-        name = type(trial.estimator).__name__
-        timed[name] = timed.get(name, 0) + len(trial.times)
+        timed[type(trial.estimator).__name__] += len(trial.times)
     assert timed["Reinforce"] == 0  # far behind: judged from the draws that all share
     assert max(timed.values()) > 4
 
@@ -608,8 +707,7 @@ def test_contenders_get_more_repeats() -> None:
 def test_same_seed_gives_the_same_advice() -> None:
     results = []
     for _ in range(2):
-        f = Counted(quadratic(12))
-        advice = advise(f, bits(12), budget=50, seed=3, clock=f.clock)
+        advice = ask(quadratic(12), bits(12), budget=50, seed=3)
         results.append([(trial.name, trial.variance, trial.seconds) for trial in advice.trials])
     assert results[0] == results[1]
 
@@ -626,16 +724,15 @@ def test_biased_estimators_need_permission() -> None:
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
     reason = unbiased.skipped["StraightThrough(1, draws=latin)"]
     assert reason == "it is biased; biased=True allows it"
-    f = Counted(wavy)
-    candidates = [Candidate(RLOO()), Candidate(StraightThrough())]
-    allowed = advise(f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock)
+    candidates = [RLOO(), StraightThrough()]
+    options = {"budget": 64, "biased": True}
+    allowed = ask(wavy, bits(12), candidates=candidates, **options)
     by_name = {type(trial.estimator).__name__: trial for trial in allowed.trials}
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
     assert isinstance(allowed.estimator, RLOO)
-    f = Counted(quadratic(12))  # linear in each bit: straight-through is unbiased
-    options = {"budget": 64, "biased": True, "candidates": candidates, "clock": f.clock}
-    assert not advise(f, bits(12), steps=300, **options).estimator.unbiased
-    alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
+    linear = quadratic(12)  # in each bit, so straight-through is unbiased
+    assert not ask(linear, bits(12), steps=300, candidates=candidates, **options).estimator.unbiased
+    alone = ask(linear, bits(12), candidates=candidates[1:], **options)
     assert set(Scoring().squared_errors(alone.trials).values()) == {inf}  # there is no reference
 
 
@@ -648,40 +745,33 @@ def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_lo
     def curved(x: Tensor) -> Tensor:
         return 100 + ((x - 1.5).square() * weights).sum(-1)
 
-    candidates = [Candidate(catlog.ReinMax()), Candidate(StraightThrough())][::order]
-    f = Counted(curved)
+    candidates = [catlog.ReinMax(), StraightThrough()][::order]
     options = {"loss": lambda value: value.log()} if has_loss else {}
     logits = torch.full((12,), 2.0, dtype=torch.float64, requires_grad=True)
     q = Independent(Bernoulli(logits=logits), 1)
-    advice = advise(f, q, budget=8, biased=True, candidates=candidates, clock=f.clock, **options)
+    advice = ask(curved, q, budget=8, biased=True, candidates=candidates, **options)
     assert isinstance(advice.estimator, catlog.ReinMax)
     assert "It is biased, by " in advice.explanation
     assert "over 1000 times" not in advice.explanation
 
 
 def test_candidates_of_the_user() -> None:
-    f = Counted(quadratic(20))
-    mine = Candidate(IndeCateR(draws="antithetic", variables=2))
-    options = {"budget": 60, "step": 1000.0, "clock": f.clock}
-    advice = advise(f, bits(20), candidates=[Candidate(RLOO()), mine], **options)
+    mine = IndeCateR(draws="antithetic", variables=2)
+    options = {"budget": 60, "step": 1000.0}
+    advice = ask(quadratic(20), bits(20), candidates=[RLOO(), mine], **options)
     assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
-    never = Candidate(
-        IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20
-    )
-    second = advise(f, bits(20), candidates=[Candidate(RLOO()), never], **options)
+    never = Candidate(mine, when=lambda structure: structure.d > 20)
+    second = ask(quadratic(20), bits(20), candidates=[RLOO(), never], **options)
     assert second.estimator == RLOO(60)
     assert second.skipped == {"IndeCateR(1, draws=antithetic, variables=2)": never.otherwise}
 
 
 def test_fitted_coefficient_has_the_least_variance() -> None:
     """The fit from two calls with the same draws is the minimum over a grid with those draws."""
-    q = bits(6)
-    task = GradientSampler(quadratic(6), q)
-    E = DoubleCV(8)
-    trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
-    structure = probe(task, 64, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.estimates.fit_coefficients(trial, 64)
+    task, E = sampler(), DoubleCV(8)
+    trial = Trial(E, 8, Candidate(E, coefficients=("alpha",)))
+    pilot = pilot_of(task)
+    fit_coefficients(pilot, trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -699,12 +789,10 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
 
 def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
     """A coefficient that is fitted to two estimates makes them equal."""
-    q = bits(6)
-    task = GradientSampler(quadratic(6), q)
-    E = DoubleCV(8)
-    trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
-    pilot = Pilot(task, probe(task, 64, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.estimates.fit_coefficients(trial, 2)
+    task, E = sampler(), DoubleCV(8)
+    trial = Trial(E, 8, Candidate(E, coefficients=("alpha",)))
+    pilot = pilot_of(task)
+    fit_coefficients(pilot, trial, 2)
     same_draws = task.gradients(E, 2, task.generator(0))[0].double()
     assert trial.moments.count == 2
     assert not torch.allclose(trial.moments.mean, same_draws.mean(0))
@@ -729,21 +817,17 @@ def test_f_that_rejects_relaxed_points() -> None:
             raise RuntimeError("only bits")
         return (x @ normals(10)).square()
 
-    structure = probe(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
+    structure = probe(GradientSampler(picky, bits(10)), 64)
     assert structure.has_slope
     assert not structure.is_relaxable
-    f = Counted(picky)
-    advice = advise(f, bits(10), budget=64, clock=f.clock)
+    advice = ask(picky, bits(10), budget=64)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
-    steps = probe(
-        GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64, lambda: 0.0
-    )
+    steps = probe(GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64)
     assert not steps.has_slope  # a derivative that is zero everywhere does not count
 
 
 def test_explanation() -> None:
-    f = Counted(quadratic(20))
-    advice = advise(f, bits(20), budget=100, clock=f.clock)
+    advice = ask(quadratic(20), bits(20), budget=100)
     lines = str(advice).split("\n")
     assert lines[0].startswith(f"{advice.estimator}: {advice.trials[0].evaluations} evaluations of")
     assert lines[0].endswith(" per step.")
@@ -770,9 +854,14 @@ def test_errors() -> None:
         ValueError,
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
     ):
-        advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
+        advise(quadratic(4), bits(4), budget=1, candidates=[Exact(), RLOO()])
+    for loss, returned in ((lambda value: value.mean(), r"\(\)"), (lambda value: 1.0, r"1\.0")):
+        with pytest.raises(ValueError, match=f"loss: .* it returned {returned}. Leave out the sum"):
+            advise(quadratic(4), shared, loss=loss)
+    with pytest.raises(ValueError, match="candidates: at least one is needed, but none was given"):
+        advise(quadratic(4), bits(4), candidates=[])
     with pytest.raises(ValueError, match=r"^f must return one value per point"):
-        advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])
+        advise(lambda x: x, bits(4), candidates=[RLOO()])
 
 
 @pytest.mark.parametrize("ask", ["advise", "compare"])
@@ -786,16 +875,10 @@ def test_estimators_that_learn_are_moved_to_where_q_is(
         moves.append(device)
         return E
 
-    monkeypatch.setattr(catlog.SlopeCateR, "to", to)
-    logits = torch.zeros(4, requires_grad=True)
-    q = Independent(Bernoulli(logits=logits), 1)
-
-    def f(x: Tensor) -> Tensor:
-        return x.sum(-1).square()
-
+    monkeypatch.setattr(SlopeCateR, "to", to)
+    q = bits(4)
     if ask == "advise":
-        catlog.advise(f, q)
+        advise(quadratic(4), q)
     else:
-        catlog.compare(f, q, [catlog.SlopeCateR(2)], repeats=2)
-    assert moves
-    assert set(moves) == {logits.device}
+        catlog.compare(quadratic(4), q, [SlopeCateR(2)], repeats=2)
+    assert set(moves) == {q.base_dist.logits.device}

@@ -25,6 +25,7 @@ from catlog import (
     IndeCateR,
     MarkovChain,
     Reinforce,
+    SlopeCateR,
     StraightThrough,
 )
 from catlog.cli.main import main
@@ -34,7 +35,7 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
-from catlog.estimator import label
+from catlog.estimator import BITS, FromDraws, Function, label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 from laws import bits, integers, one_hots
@@ -65,31 +66,15 @@ OUTCOMES = (
 
 
 @dataclass(frozen=True)
-class EachOnce:
+class EachOnce(FromDraws):
     """An estimator whose repeats together are every outcome once."""
 
     E: catlog.Estimator
     unbiased: bool = True
-    target: ClassVar[str] = "expectation"
-    supports: ClassVar[frozenset[str]] = frozenset({"bits"})
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    reference: ClassVar[str] = "here"
-    differentiates_f: ClassVar[bool] = False
+    samples: int = DRAWS
+    supports, reference, differentiates_f = BITS, "here", False
 
-    def rows(self, q: Distribution) -> int:
-        return DRAWS
-
-    def evaluations(self, q: Distribution) -> int:
-        return DRAWS
-
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor],
-        q: Distribution,
-        *,
-        x: object = None,
-        generator: object = None,
-    ) -> Tensor:
+    def __call__(self, f: Function, q: Distribution, **_: object) -> Tensor:
         return self.E(f, q, x=OUTCOMES if q.batch_shape else OUTCOMES[:, 5])
 
 
@@ -195,8 +180,7 @@ def test_gradients_of_every_distribution(case: object) -> None:
     assert task.vectorised
     torch.testing.assert_close(got, (2 * exact).flatten().expand(3, -1), rtol=1e-12, atol=1e-13)
     assert in_logits is not None
-    torch.testing.assert_close(task.exact(100), 2 * exact.flatten(), rtol=1e-12, atol=1e-13)
-    assert task.exact(1) is None
+    torch.testing.assert_close(task.exact(), 2 * exact.flatten(), rtol=1e-12, atol=1e-13)
 
 
 def test_f_that_knows_its_table_and_a_batch() -> None:
@@ -239,7 +223,7 @@ def test_structured_distributions(law: Callable[..., MarkovChain], batched: bool
     assert task.vectorised is batched
     got, in_logits = task.gradients(Exact(), 2)
     assert in_logits is None
-    torch.testing.assert_close(got, task.exact(100).expand(2, -1))
+    torch.testing.assert_close(got, task.exact().expand(2, -1))
     row = quick(task.f, law, [RLOO(8)], parameters, repeats=400).rows[0]
     assert row.largest_z < 5.5
     assert row.logit_variance != row.logit_variance  # there are no fixed logits
@@ -251,7 +235,7 @@ def test_f_that_depends_on_the_parameters() -> None:
     assert not task.vectorised
     p = theta.detach().sigmoid()
     exact = theta.detach().exp() * (p * (1 - p) + p)
-    torch.testing.assert_close(task.exact(4), exact)
+    torch.testing.assert_close(task.exact(), exact)
     torch.testing.assert_close(task.gradients(Exact(), 2)[0], exact.expand(2, -1))
 
 
@@ -288,11 +272,34 @@ def test_a_baseline_learns_by_being_called() -> None:
     assert remembering.baseline.weight == 0
 
 
-class Watched(nn.Module):
+def test_slopes_are_learned_before_the_variance_is_measured() -> None:
+    """SlopeCateR learns in the backward pass; here it learns that slopes say nothing about f."""
+
+    def wavy(x: Tensor) -> Tensor:
+        return x @ WEIGHTS + 5 * (2 * torch.pi * x).sin().sum(-1)
+
+    options = {"training": 100, "repeats": 100}
+    result = quick(wavy, bits(WEIGHTS), [SlopeCateR(4), SlopeCateR(4, decay=1.0)], **options)
+    learned, fixed = result["SlopeCateR(4)"], result["SlopeCateR(4, decay=1)"]
+    assert learned.variance < 0.01 * fixed.variance
+
+
+def test_estimates_that_are_not_finite_are_left_out() -> None:
+    """A row of NaN would spoil the order of the others."""
+
+    class Overflowing(RLOO):
+        def __call__(self, *arguments: object, **options: object) -> Tensor:
+            return super().__call__(*arguments, **options) * torch.inf
+
+    result = quick(f, bits(zeros(3)), {"a": Overflowing(), "b": RLOO()}, repeats=4)
+    assert [row.name for row in result.rows] == ["b"]
+    assert result.skipped == {"a": "its gradient is NaN or infinite"}
+
+
+class Watched(FromDraws, nn.Module):
     """RLOO that records whether every call was in training mode."""
 
     unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
-    target, randomness = "expectation", ("x",)
     seen: ClassVar[list[bool]] = []
 
     def __init__(self, samples: int = 2) -> None:
@@ -300,21 +307,9 @@ class Watched(nn.Module):
         self.samples = samples
         self.register_buffer("memory", torch.zeros(()))
 
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    evaluations = rows
-
-    def forward(
-        self,
-        f: Callable[[Tensor], Tensor],
-        q: Distribution,
-        *,
-        x: object = None,
-        generator: object = None,
-    ) -> Tensor:
+    def forward(self, f: Function, q: Distribution, **options: object) -> Tensor:
         self.seen.append(self.training)
-        return RLOO(self.samples)(f, q, generator=generator)
+        return RLOO(self.samples)(f, q, **options)
 
 
 def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
@@ -377,6 +372,59 @@ def test_times_come_from_the_clock() -> None:
     assert result.best is result.rows[0]
 
 
+# Estimators whose calls are of two kinds
+
+
+def test_moments_of_two_kinds_are_those_of_the_mixture() -> None:
+    """Without bias: on average over all pairs of rows, each with a number of both kinds."""
+    shares, first, second = (0.25, 0.75), (1.0, 5.0, 0.5), (2.0, 2.5, -1.0)
+    numbers = torch.tensor([first, second, second, second], dtype=torch.float64)
+    rows = torch.tensor(list(product(first, second)), dtype=torch.float64)
+    means, mean_variances, variances = [], [], []
+    for pair in product(rows, repeat=2):
+        moments = Moments(shares)
+        for row in pair:
+            moments.add(row.view(1, 2, 1))
+        means.append(moments.mean)
+        mean_variances.append(moments.mean_variances)
+        variances.append(moments.variances)
+    everything = torch.cat(means)
+    assert everything.mean().item() == pytest.approx(numbers.mean().item(), rel=1e-12)
+    spread = everything.var(correction=0).item()
+    assert torch.cat(mean_variances).mean().item() == pytest.approx(spread, rel=1e-12)
+    variance = numbers.var(correction=0).item()
+    assert torch.cat(variances).mean().item() == pytest.approx(variance, rel=1e-12)
+
+
+def test_seldom_corrections_are_measured_in_proportion() -> None:
+    """Against as many draws of the mixture as its shares say, and by the clock.
+
+    The bound is 5.2 standard errors; calls of one kind alone differ by more.
+    """
+    seen = [0]
+
+    def counted(x: Tensor) -> Tensor:
+        seen[0] += x.shape[:-1].numel()
+        return f(x)
+
+    theta = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
+    E = SlopeCateR(2, every=4, decay=1.0)
+    options = {"repeats": 1000, "training": 0, "clock": lambda: seen[0]}
+    (row,) = quick(counted, bits(theta), [E], **options).rows
+    assert row.seconds == 2 + 2 / 4  # two draws, and two corrections in a quarter of the calls
+    assert row.largest_z < 5.5
+    assert row.estimator.corrects is None
+    task, mixture = GradientSampler(f, bits(theta)), Moments()
+    for corrects, repeats in ((True, 1000), (False, 3000)):
+        E.corrects = corrects
+        gradients = task.gradients(E, repeats)[0]
+        mixture.add(gradients)
+        bound = 5.2 * sqrt((log(row.variance_high / row.variance) / NORMAL) ** 2 + 0.05**2)
+        assert abs(log(gradients.var(0).sum().item() / row.variance)) > bound
+    assert mixture.error < 0.05
+    assert abs(log(mixture.variance / row.variance)) < bound
+
+
 # What is left out, and the reference
 
 
@@ -419,7 +467,7 @@ def test_pooled_reference_excludes_the_estimator_itself() -> None:
 
 
 def test_given_reference() -> None:
-    exact = GradientSampler(f, bits(zeros(3))).exact(8)
+    exact = GradientSampler(f, bits(zeros(3))).exact()
 
     def against(reference: object) -> Comparison:
         return quick(f, bits(zeros(3)), [RLOO(4)], reference=reference, repeats=300)
@@ -434,8 +482,9 @@ def test_given_reference() -> None:
 
     assert against(Known).rows[0].bias_error == pytest.approx(sqrt(3), rel=0.01)
     message = r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
-    with pytest.raises(ValueError, match=message):
-        against(torch.zeros(2))
+    for wrong_shape in (torch.zeros(2), 3.0, [1.0]):
+        with pytest.raises(ValueError, match=message):
+            against(wrong_shape)
 
 
 # The table and the files
@@ -540,6 +589,10 @@ def test_errors(options: dict[str, object], message: str) -> None:
 def test_errors_about_estimators_and_gradients() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
+    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
+        compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
+    named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)
+    assert isinstance(named["mine"].estimator, RLOO)
     q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
     with pytest.raises(ValueError, match="has no gradient to estimate"):
         compare(f, q, [RLOO(2)], progress=False)
@@ -632,10 +685,10 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_large_enumeration_is_measured_only_if_it_is_named():
     logits = torch.zeros(10, requires_grad=True)
-    settings = {"repeats": 2, "rounds": 1, "training": 1, "limit": 1000, "progress": False}
-    by_default = compare(lambda x: x.sum(-1), bits(logits), **settings)
+    settings = {"repeats": 2, "training": 1, "limit": 1000}
+    by_default = quick(lambda x: x.sum(-1), bits(logits), **settings)
     assert by_default.skipped["Exact"] == "q has 1024 points, more than the limit of 1000"
-    named = compare(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
+    named = quick(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
     assert [row.evaluations for row in named.rows] == [1024]
 
 
@@ -653,18 +706,18 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
     twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
     for pair in (twins, [catlog.DoubleCV(2, alpha=0.1), catlog.DoubleCV(2, alpha=0.5)]):
         with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
-            compare(lambda x: x.sum(-1), q, pair, repeats=2, rounds=1, progress=False)
-    settings = {"repeats": 2, "rounds": 1, "training": 1, "progress": False}
+            quick(lambda x: x.sum(-1), q, pair, repeats=2)
+    settings = {"repeats": 2, "training": 1}
     gaps = [catlog.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
-    assert len(compare(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
+    assert len(quick(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
     same = [catlog.RLOO(2), catlog.RLOO(2)]
-    assert len(compare(lambda x: x.sum(-1), q, same, **settings).rows) == 1
+    assert len(quick(lambda x: x.sum(-1), q, same, **settings).rows) == 1
 
 
 def test_a_table_without_a_judge_says_so() -> None:
     q = bits(torch.zeros(12, requires_grad=True))
-    settings = {"repeats": 4, "rounds": 1, "limit": 100, "progress": False}
-    alone = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
+    settings = {"repeats": 4, "limit": 100}
+    alone = quick(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
     assert "No bias, for want of another unbiased estimator" in str(alone)
-    judged = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
+    judged = quick(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
     assert "Bias against the other unbiased estimators" in str(judged)

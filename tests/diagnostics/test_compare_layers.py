@@ -158,6 +158,11 @@ def test_nothing_else_is_drawn() -> None:
             ValueError,
             r"losses \(3,\), but a layer draws variables \(4, 2\)\. Return one loss per row",
         ),
+        (
+            lambda sampler: NETWORK(IMAGES[:0], sampler),
+            ValueError,
+            r"losses \(0,\), so there is no gradient",
+        ),
         (lambda sampler: sampler(IMAGES).sum(-1), ValueError, "parameters: tensors with requires"),
     ],
 )

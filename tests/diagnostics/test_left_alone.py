@@ -144,14 +144,7 @@ def test_more_points_than_python_prints() -> None:
     q = bits(20000)
     with pytest.raises(ValueError, match=r"Exact: q has about 10\^6020 points, more than `limit`"):
         catlog.Exact()(lambda x: x.sum(-1), q)
-    result = catlog.compare(
-        lambda x: x.mean(-1),
-        q,
-        [catlog.RLOO(2), catlog.Exact()],
-        repeats=2,
-        rounds=1,
-        progress=False,
-    )
+    result = ASK["compare"](lambda x: x.mean(-1), q, estimators=[catlog.RLOO(2), catlog.Exact()])
     assert result.skipped["Exact()"].startswith("q has about 10^6020 points")
     with pytest.raises(NotImplementedError, match=r"has about 10\^6020 points"):
         catlog.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=20000).enumerate_support()
@@ -212,7 +205,5 @@ def test_candidates_may_be_estimators_and_parameters_one_tensor() -> None:
     q = Independent(Bernoulli(logits=logits), 1)
     advice = catlog.advise(f, q, logits, budget=16, candidates=[catlog.RLOO()])
     assert isinstance(advice.estimator, catlog.RLOO)
-    result = catlog.compare(
-        f, q, ["RLOO"], parameters=logits, repeats=2, rounds=1, training=0, progress=False
-    )
+    result = ASK["compare"](f, q, parameters=logits)
     assert result.rows[0].variances.shape == (6,)

@@ -12,8 +12,9 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import problems
+from catlog.diagnostics.rebuilding import kind_of
 from catlog.distributions import Ordered
-from catlog.distributions.factors import factors
+from catlog.distributions.conditionals import view
 
 NAMES = list(problems.PROBLEMS)
 
@@ -29,13 +30,9 @@ def _own_cache(tmp_path_factory):
 def brute_force(problem: problems.Problem) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return E[f] and its gradient from q.log_prob at every point, without any estimator."""
     q = problem.q()
-    if isinstance(q, Ordered):
-        sizes, one_hot = q.cardinalities, False
-    else:
-        view = factors(q)
-        sizes, one_hot = view.cardinalities, view.kind == "one-hot"
+    sizes = view(q).cardinalities
     index = torch.cartesian_prod(*(torch.arange(size) for size in sizes))
-    x = torch.nn.functional.one_hot(index, max(sizes)) if one_hot else index
+    x = torch.nn.functional.one_hot(index, max(sizes)) if kind_of(q) == "one-hot" else index
     x = x.to(q.sample().dtype)
     batch = q.batch_shape
     x = x.reshape(len(x), *(1 for _ in batch), *q.event_shape).expand(
@@ -274,14 +271,7 @@ def test_mixed_has_masks_of_two_kinds(size):
 def test_every_suitable_estimator_accepts_the_problem(name):
     problem = problems.make(name)
     q = problem.q()
-    kind = (
-        "structured"
-        if isinstance(q, Ordered)
-        else "mixed"
-        if isinstance(q, catlog.Categoricals)
-        else factors(q).kind
-    )
-    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.supports]
+    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind_of(q) in cls.supports]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
     torch.manual_seed(0)

@@ -23,6 +23,7 @@ from .race import choose, explore
 from .sizing import joined_reasons
 from .structure import Structure, probe
 from .trials import Trial, shortlist
+from .user_step import UserStep
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ def advise(
     Estimators that use the same independent draws (RLOO, CritiCateR, BBVI, Reinforce) are measured
     on one set of evaluations. The best few are then timed in turn. If their scores are level, the
     least biased one wins. If all categories are about equally likely, symmetries can hide the noise
-    of an estimator until the first step, so the pilot adds noise to the logits.
+    of an estimator until the first step, so the pilot adds noise to the logits. If only some calls
+    of SlopeCateR correct (``every``), it is judged by the mean time and the variance over calls of
+    both kinds. It is not tried in a compiled `step`, where every call corrects.
 
     Nothing else changes: gradients, torch's random number generators and the buffers of the modules
     that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.
@@ -107,8 +110,9 @@ def advise(
             batch of q is computed from shared parameters, as by a network.
         budget: The most evaluations of f per step and batch element. A function with its own
             neighbour table (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of
-            IndeCateR, and one that knows its mean under q as none for Exact. None: what IndeCateR
-            needs for two draws, at least 64, or all points of q, up to 4096.
+            IndeCateR, and one that knows its mean under q as none for Exact. Of SlopeCateR with
+            ``every``, it is the mean over calls that counts. None: what IndeCateR needs for two
+            draws, at least 64, or all points of q, up to 4096.
         biased: Allow biased estimators, such as :class:`ReinMax`.
         loss: What you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
@@ -146,21 +150,25 @@ def advise(
     _check_numbers(budget, step, steps, seconds)
     if isinstance(candidates, Candidate | Estimator):
         candidates = [candidates]
-    chosen = CANDIDATES if candidates is None else candidates
-    prototypes = [_as_candidate(entry) for entry in chosen]
+    if candidates is not None and not candidates:
+        raise ValueError(
+            "candidates: at least one is needed, but none was given. Leave the argument out for "
+            "catlog.diagnostics.CANDIDATES."
+        )
+    prototypes = [_as_candidate(entry) for entry in candidates or CANDIDATES]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
-        task = GradientSampler(f, q, parameters, loss, penalty)
+        task = GradientSampler(f, q, parameters, loss, penalty, clock)
         if is_moved := is_degenerate(task):
-            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
-        structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
+            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty, clock)
+        structure = replace(probe(task, budget), is_fixed=fixed, is_moved=is_moved)
         fitted = [_fitted(prototype, structure) for prototype in prototypes]
         trials, skipped = shortlist(task, structure, fitted, biased)
-        whole_step = step if callable(step) else None
+        user_step = UserStep(step if callable(step) else None, task)
         for trial in trials:
             trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
         generator = task.generator(seed)
-        pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step, trials)
+        pilot = Pilot(task, structure, generator, user_step, start, steps, seconds, trials)
         best = choose(pilot, explore(pilot))
         # What went wrong in the pilot comes first.
         skipped = {entry.name: entry.skipped for entry in trials if entry.skipped} | skipped

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ..estimator import Estimator, Kind
 from ..estimators import (
@@ -64,18 +65,12 @@ def _black_box_larger_than(m: int) -> Condition:
     return lambda structure: _more_variables_than(m)(structure) and not structure.has_slope
 
 
-def _is_relaxable(structure: Structure) -> bool:
-    return structure.is_relaxable
-
-
 def _is_structured(structure: Structure) -> bool:
     return structure.kind == Kind.STRUCTURED
 
 
-def _is_fixed(structure: Structure) -> bool:
-    return structure.is_fixed
-
-
+_is_relaxable: Condition = attrgetter("is_relaxable")
+_is_fixed: Condition = attrgetter("is_fixed")
 NOT_FIXED = "it needs an f that never changes between steps; fixed=True says that yours does not"
 
 # In the order in which they are tried, but for those that need many evaluations, which come last.
@@ -84,6 +79,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RLOO()),
     Candidate(ReinMax(draws="latin"), _is_relaxable),
     Candidate(SlopeCateR()),
+    Candidate(SlopeCateR(every=4)),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
     Candidate(GumbelSoftmax(temperature=1.0, hard=True, draws="latin"), _is_relaxable),
     Candidate(IndeCateR(draws="latin")),

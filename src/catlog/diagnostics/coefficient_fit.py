@@ -3,27 +3,21 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..estimator import Estimator
-from .gradient_samples import GradientSampler
+from . import pilot_settings as settings
+from .pilot import Pilot
+from .trials import Trial
 
 
-def fit_coefficients(
-    E: Estimator,
-    names: Sequence[str],
-    task: GradientSampler,
-    repeats: int,
-    generator: torch.Generator,
-) -> Float[Tensor, "repeats parameters"]:
+def fit_coefficients(pilot: Pilot, trial: Trial, repeats: int) -> None:
     r"""Set coefficients c of :math:`g_0 + \sum_i c_i g_i` to those of the least variance.
 
-    Return the estimates with these coefficients. All estimates have the same draws.
+    The estimates with these coefficients are added to the trial. All of them have the same draws.
     """
-    assert isinstance(E, nn.Module)
-    coefficients: list[nn.Parameter] = [getattr(E, name) for name in names]
-    state = generator.get_state()
+    names, start = trial.candidate.coefficients, pilot.task.clock()
+    coefficients: list[Tensor] = [getattr(trial.estimator, name) for name in names]
+    state = pilot.generator.get_state()
 
     def assign(values: Sequence[float]) -> None:
         with torch.no_grad():
@@ -31,9 +25,9 @@ def fit_coefficients(
                 coefficient.fill_(value)
 
     def gradients(values: Sequence[float]) -> Tensor:
-        generator.set_state(state)
+        pilot.generator.set_state(state)
         assign(values)
-        return task.gradients(E, repeats, generator)[0].double()
+        return pilot.task.gradients(trial.estimator, repeats, pilot.generator)[0].double()
 
     base = gradients([0.0] * len(names))
     unit_vectors = torch.eye(len(names)).tolist()
@@ -43,4 +37,8 @@ def fit_coefficients(
     right = -torch.einsum("irp,rp->i", centred, noise)
     solution = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
     assign(solution.tolist())
-    return base + torch.einsum("i,irp->rp", solution, parts)
+    trial.seconds_per_repeat = (pilot.task.clock() - start) / (repeats * (1 + len(names)))
+    if repeats < settings.REPEATS_FOR_SPREAD:  # few draws fit too well: draw again
+        pilot.run_steps(trial, 2)
+    else:
+        pilot.add(trial, base + torch.einsum("i,irp->rp", solution, parts))

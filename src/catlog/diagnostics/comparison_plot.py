@@ -1,19 +1,17 @@
 """The figure of a comparison."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-if TYPE_CHECKING:
-    from .comparison import Comparison
+from .comparison import Comparison
 
 UNBIASED, BIASED = "#0173b2", "#d55e00"
 
 
-def plot_comparison(comparison: "Comparison", path: Path) -> None:
+def plot_comparison(comparison: Comparison, path: Path) -> None:
     """Draw variance x time with intervals (left) and variance against time (right)."""
     rows = [row for row in comparison.rows if row.merit > 0]
     exact = [row.name for row in comparison.rows if row.merit == 0]

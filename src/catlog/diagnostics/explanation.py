@@ -77,8 +77,8 @@ def _noise(best: Trial, order: Sequence[Trial], scoring: Scoring) -> str:
         ratio = sqrt(best.variance / scoring.minibatch)
         text = f"The noise of its gradient is {ratio:.2g} times as large as that of the minibatch."
     else:
-        ratio = sqrt(best.variance / norm2) if norm2 > 0 else inf
-        text = f"The noise of its gradient is {ratio:.2g} times as large as the gradient."
+        times = f"{sqrt(best.variance / norm2):.2g}" if norm2 > 0 else "many"
+        text = f"The noise of its gradient is {times} times as large as the gradient."
     if best.estimator.unbiased or reference is None or norm2 <= 0:
         return text
     bias = sqrt(scoring.squared_bias(best, reference) / norm2)

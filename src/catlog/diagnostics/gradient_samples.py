@@ -20,12 +20,13 @@ from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
+from .kinds_of_calls import Result, of_each_kind, shares_of_kinds
 from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 
-DistributionLike = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]
+DistributionLike = Distribution | Callable[..., Distribution]
 Loss = Callable[[Tensor], Tensor]
 Penalty = Callable[[Distribution], Tensor]
 Step = Callable[[Estimator], object]
@@ -47,6 +48,7 @@ class GradientSampler:
             are none, the logits (or probabilities) of q.
         loss: Applied to every estimate of E[f], element by element, before the sum over the batch.
         penalty: What is added to the loss of each batch element, as a function of q.
+        clock: A function that returns seconds.
 
     Attributes:
         f: The function as an estimator gets it.
@@ -70,11 +72,13 @@ class GradientSampler:
         parameters: Tensor | Sequence[Tensor] | None = None,
         loss: Loss | None = None,
         penalty: Penalty | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         check_function(f)
-        self.loss: Loss = loss or _identity
+        self.clock = clock
         self.penalty = penalty
         self.has_loss = loss is not None
+        self._loss = loss
         self.rebuilds_q = not isinstance(q, Distribution)
         self.make_q, self.q, leaves = _sources(q, parameters)
         _check_parameters(leaves, self.q)
@@ -115,7 +119,10 @@ class GradientSampler:
     def gradients(
         self, E: Estimator, repeats: int, generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "repeats parameters"], Float[Tensor, "repeats logits"] | None]:
-        """Return independent estimates: in the parameters and, if q has them, in its logits."""
+        """Return independent estimates: in the parameters and, if q has them, in its logits.
+
+        If calls of E are of several kinds, all repeats of a batch are of one kind.
+        """
         if not self.vectorised:
             return torch.stack([self._gradient(E, generator) for _ in range(repeats)]), None
         value, leaves = self._batched(E, repeats, generator)
@@ -124,41 +131,50 @@ class GradientSampler:
             return flat(gradients, 1), None
         return self._back_propagated(gradients[0]), gradients[0].flatten(1)
 
-    def value(
-        self, E: Estimator, repeats: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "..."]:
-        """Return estimates to differentiate in E's own parameters; a single one without batches."""
+    def gradients_in_estimator(
+        self, E: Estimator, weights: Sequence[Tensor], repeats: int, generator: torch.Generator
+    ) -> list[Tensor]:
+        """Return the gradients in parameters of E; there is a single repeat without batches.
+
+        The gradient in q is computed, too: some estimators learn from it.
+        """
         if self.vectorised:
-            return self._batched(E, repeats, generator)[0]
-        return self._estimate(E, generator)
+            value, leaves = self._batched(E, repeats, generator)
+        else:
+            value, leaves = self._estimate(E, generator), [*self.parameters]
+        return gradients_in(value, [*weights, *leaves], retain=True)[: len(weights)]
+
+    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
+        """Return the seconds that a call takes, on the device too, and its result."""
+        return timed(call, self.clock, self.view.device)
 
     def timer(
-        self,
-        E: Estimator,
-        clock: Clock = time.perf_counter,
-        generator: torch.Generator | None = None,
-    ) -> Callable[[], tuple[float, Float[Tensor, "parameters"]]]:
+        self, E: Estimator, generator: torch.Generator | None = None
+    ) -> Callable[[], tuple[float, Float[Tensor, "kinds parameters"]]]:
         """Return a function that makes a training step and returns its seconds and the gradient.
 
         A step without the optimiser: q (if a callable makes it), the estimate, and its gradient in
-        the parameters, in those of f and in those of the estimator.
+        the parameters, in those of f and in those of the estimator. If the calls of E are of
+        several kinds, there is a step of each; the seconds are their mean.
         """
         own_parameters = E.parameters() if isinstance(E, nn.Module) else []
         weights = [weight for weight in own_parameters if weight.requires_grad]
         leaves = [*self.parameters, *self.leaves_of_f, *weights]
 
-        def step() -> tuple[float, Tensor]:
-            self.synchronise()
-            start = clock()
+        def gradients() -> list[Tensor]:
             value = self.loss(self._estimate(E, generator))
-            gradients = gradients_in(value, leaves, retain=not self.rebuilds_q)
-            self.synchronise()
-            seconds = clock() - start
-            return seconds, flat(gradients[: len(self.parameters)], 0)
+            return gradients_in(value, leaves, retain=not self.rebuilds_q)
+
+        def step() -> tuple[float, Tensor]:
+            steps = of_each_kind(E, lambda: self.timed(gradients))
+            pairs = zip(shares_of_kinds(E), steps, strict=True)
+            seconds = sum(share * seconds for share, (seconds, _) in pairs)
+            rows = [flat(row[: len(self.parameters)], 0) for _, row in steps]
+            return seconds, torch.stack(rows)
 
         return step
 
-    def step_seconds(self, E: Estimator, whole_step: Step, clock: Clock, count: int = 1) -> float:
+    def step_seconds(self, E: Estimator, whole_step: Step, count: int = 1) -> float:
         """Return the time of the user's training step, and restore the parameters after it.
 
         It is the mean of `count` steps in a row: a GPU works on one while the next is launched.
@@ -170,29 +186,25 @@ class GradientSampler:
             leaf.grad = None
         # The graph of q is used again, so the versions of its leaves must not change.
         with versions_kept(leaves):
-            self.synchronise()
-            start = clock()
-            for _ in range(count):
-                whole_step(E)
-            self.synchronise()
-            seconds = (clock() - start) / count
+            seconds, _ = self.timed(lambda: [whole_step(E) for _ in range(count)])
             with torch.no_grad():
                 for leaf, value in zip(leaves, values, strict=True):
                     leaf.copy_(value)
         for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient
-        return seconds
+        return seconds / count
 
     def replayed(
-        self, E: Estimator, x: Tensor, fx: Tensor, clock: Clock
+        self, E: Estimator, x: Tensor, fx: Tensor
     ) -> tuple[float, Float[Tensor, "parameters"]]:
         """Return the seconds and the gradient of an estimate from draws whose values are known."""
-        self.synchronise()
-        start = clock()
-        value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
-        gradients = gradients_in(value, self.parameters, retain=not self.rebuilds_q)
-        self.synchronise()
-        return clock() - start, flat(gradients, 0)
+
+        def gradients() -> list[Tensor]:
+            value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
+            return gradients_in(value, self.parameters, retain=not self.rebuilds_q)
+
+        seconds, row = self.timed(gradients)
+        return seconds, flat(row, 0)
 
     def replayed_gradients(
         self,
@@ -203,16 +215,11 @@ class GradientSampler:
         """Return the gradients of estimates from draws whose values are known."""
         if not self.vectorised or self.own_parameter is None:
             rows = zip(x.unbind(1), fx.unbind(1), strict=True)
-            return torch.stack([self.replayed(E, *row, time.perf_counter)[1] for row in rows])
+            return torch.stack([self.replayed(E, *row)[1] for row in rows])
         source = self.own_parameter
         leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
         value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))
         return self._back_propagated(gradients_in(value, [leaf])[0])
-
-    def synchronise(self) -> None:
-        """Wait for the device."""
-        if self.view.device.type == "cuda":
-            torch.cuda.synchronize()
 
     @property
     def shares_parameters(self) -> bool:
@@ -235,7 +242,7 @@ class GradientSampler:
         is included, and the gradient of the penalty.
         """
         q = self.make_q(*self.parameters)
-        losses = self.loss(E(self.f, q, generator=generator))
+        losses = self.loss(E(self._function(q), q, generator=generator))
         if self.penalty is not None:
             losses = losses + self._penalties(q)
         losses = losses.flatten()
@@ -259,6 +266,19 @@ class GradientSampler:
             return None
         penalties = self._penalties(self.make_q(*self.parameters))
         return flat(gradients_in(penalties, self.parameters, retain=not self.rebuilds_q), 0)
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return the loss of every estimate: the estimate itself, if no loss was given."""
+        if self._loss is None:
+            return value
+        losses = self._loss(value)
+        if not isinstance(losses, Tensor) or losses.shape != value.shape:
+            returned = tuple(losses.shape) if isinstance(losses, Tensor) else repr(losses)
+            raise ValueError(
+                f"loss: it must map tensors element by element, but for values "
+                f"{tuple(value.shape)} it returned {returned}. Leave out the sum over the batch."
+            )
+        return losses
 
     def _penalties(self, q: Distribution) -> Tensor:
         assert self.penalty is not None
@@ -284,14 +304,9 @@ class GradientSampler:
         rows = [gradients_in(estimate, self.parameters, slope, True) for estimate in estimates]
         return torch.stack([flat(row, 0) for row in rows])
 
-    def exact(self, limit: int) -> Tensor | None:
-        """Return the exact gradient, or None if q has more than ``limit`` points.
-
-        If f knows its mean, it is exact at any size.
-        """
-        if self.points > limit and not self.knows_mean:
-            return None
-        return self._gradient(Exact(limit=limit))
+    def exact(self) -> Tensor:
+        """Return the exact gradient, by enumeration unless f knows its mean."""
+        return self._gradient(Exact(limit=self.points))
 
     def _function(self, q: Distribution) -> Function:
         """Return f as an estimator gets it for this q."""
@@ -367,8 +382,15 @@ class GradientSampler:
             return graph_leaves(evaluate(self.f, x, view(self.q, validate=False)))
 
 
-def _identity(value: Tensor) -> Tensor:
-    return value
+def timed(call: Callable[[], Result], clock: Clock, device: torch.device) -> tuple[float, Result]:
+    """Return the seconds that a call takes until the device has done its work, and its result."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = clock()
+    result = call()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start, result
 
 
 def _sources(

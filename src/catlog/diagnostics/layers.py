@@ -15,7 +15,7 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock
+from .gradient_samples import Clock, timed
 from .gradients import check_trainable, flat_gradients, graph_leaves, listed
 from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
@@ -206,6 +206,11 @@ class _Network:
                 "loss: it did not call its argument. Let every layer that draws call "
                 "`sampler(logits)` in place of `catlog.sample(logits, E)`."
             )
+        if losses.numel() == 0:
+            raise ValueError(
+                f"loss: it returned losses {tuple(losses.shape)}, so there is no gradient to "
+                "measure. Give the network at least one row."
+            )
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
@@ -233,15 +238,7 @@ class _Network:
     def step_seconds(self, E: Estimator, seed: int, clock: Clock) -> float:
         """Return the time of one run of the network and its gradient."""
         sampler = self.sampler(E, seed)
-        self._synchronise()
-        start = clock()
-        self.gradient(sampler)
-        self._synchronise()
-        return clock() - start
-
-    def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        return timed(lambda: self.gradient(sampler), clock, self.device)[0]
 
     @property
     def outcomes(self) -> int:
@@ -283,4 +280,4 @@ class _Network:
             advantage = (values - values.mean(0)) * (GROUP / (GROUP - 1))
             surrogate = (losses + advantage * log_prob).mean(0)
             moments.add(flat_gradients(surrogate, self.parameters).unsqueeze(0))
-        return moments.mean, moments.variances / moments.count
+        return moments.mean, moments.mean_variances

@@ -1,6 +1,6 @@
 """What a measurement leaves as it was: random numbers, and the buffers of the user's modules."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -97,9 +97,8 @@ def _references(source: object) -> list[object]:
     return [*attributes, call] if isinstance(call, FunctionType) else attributes
 
 
-def _variables(function: Callable[..., object]) -> list[object]:
+def _variables(function: FunctionType) -> list[object]:
     """Return the values of a function's defaults, of its closure and of the globals it names."""
-    assert isinstance(function, FunctionType)
     values: list[object] = [function.__defaults__, function.__kwdefaults__]
     for cell in function.__closure__ or ():
         try:

@@ -7,6 +7,7 @@ from ..estimators import Exact
 from ..evaluation.own_table import rounding
 from ..sampling.draw import draw
 from .gradient_samples import GradientSampler
+from .gradients import gradients_in
 
 MOST_POINTS = 2**12
 
@@ -27,19 +28,11 @@ def check_mean(task: GradientSampler, limit: int = MOST_POINTS) -> None:
         tolerance = rounding(f, x, summed)
     _raise_if_different(known, summed, tolerance * size, task, "returns {} for batch element {}")
     for number, parameter in enumerate(task.parameters):
-        known_slope, slope = _gradient(known, parameter), _gradient(summed, parameter)
+        known_slope = gradients_in(known, [parameter], retain=True)[0]
+        slope = gradients_in(summed, [parameter], retain=True)[0]
         bound = (tolerance * (slope.abs().max() + size.sum())).expand(slope.shape)
         text = f"has the derivative {{}} in element {{}} of parameter {number}"
         _raise_if_different(known_slope, slope, bound, task, text)
-
-
-def _gradient(mean: Tensor, parameter: Tensor) -> Tensor:
-    """Return the gradient of the sum of the means; zeros if there is none."""
-    if not mean.requires_grad:
-        return torch.zeros_like(parameter)
-    total = mean.sum()
-    (gradient,) = torch.autograd.grad(total, parameter, retain_graph=True, materialize_grads=True)
-    return gradient
 
 
 def _raise_if_different(

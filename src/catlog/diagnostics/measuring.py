@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
 
@@ -14,6 +15,7 @@ from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import left_alone
 from .mean_check import check_mean
 from .moments import Moments
@@ -42,7 +44,7 @@ CALL_NUMBERS = 2**20  # in the points of one batched call, about
 NORMAL = NormalDist().inv_cdf(0.975)
 TRAINING_RATE = 0.05  # of an estimator that learns, at the start
 
-Chosen = Sequence[str | Estimator] | Mapping[str, Estimator]
+Chosen = Sequence[str | Estimator] | Mapping[str, str | Estimator]
 
 
 def compare(
@@ -80,7 +82,9 @@ def compare(
     (running statistics of BatchNorm) are left as they were.
 
     A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
-    frozen while its variance is measured; its time includes learning.
+    frozen while its variance is measured; its time includes learning. If only some calls of
+    :class:`SlopeCateR` correct (``every``), estimates and timed steps are of both kinds. Variance
+    and time are those of a call whose kind is random.
 
     If f knows its mean (``f.expectation``, see :mod:`catlog.functions`) and q has few points, the
     mean and its gradient are compared with f at every point first. If they disagree, an error says
@@ -123,12 +127,11 @@ def compare(
     """
     _check_numbers(samples, budget, repeats, rounds, training, limit)
     with left_alone(f, q):
-        task = GradientSampler(f, q, parameters)
+        task = GradientSampler(f, q, parameters, clock=clock)
         check_mean(task, limit)
-        most_points = limit if estimators is None else None
-        entries, skipped = _entries(
-            task, named_estimators(estimators), samples, budget, most_points
-        )
+        most_of_exact = limit if estimators is None else None
+        named = named_estimators(estimators)
+        entries, skipped = _entries(task, named, samples, budget, most_of_exact)
         with shown_progress(progress) as advance:
             steps = len(entries) + rounds
             for number, (name, entry) in enumerate(list(entries.items())):
@@ -141,8 +144,7 @@ def compare(
             if not entries:
                 raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
             timers = {
-                name: task.timer(entry.E, clock, task.generator(seed))
-                for name, entry in entries.items()
+                name: task.timer(entry.E, task.generator(seed)) for name, entry in entries.items()
             }
             for timer in timers.values():
                 timer(), timer()  # to warm up
@@ -151,7 +153,13 @@ def compare(
                 for name, timer in timers.items():
                     entries[name].times.append(timer()[0])
             advance("done", steps, steps)
-        kind, known = _reference(task, reference, limit, repeats, entries)
+        most_points = 4 * repeats * max(entry.evaluations for entry in entries.values())
+        known: KnownGradient | None = None
+        kind = "pooled"
+        if reference is not None:
+            kind, known = "given", given_gradient(task, reference)
+        elif task.knows_mean or task.points <= min(limit, most_points):
+            kind, known = "exact", exact_gradient(task)
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     mode = mode if samples is None else f"Equal samples: {samples}"
     rows = sorted(_rows(entries, known), key=lambda row: (row.merit, row.seconds))
@@ -161,18 +169,16 @@ def compare(
 def _check_numbers(
     samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
 ) -> None:
-    check_count("compare", "repeats", repeats, least=2)
-    check_count("compare", "rounds", rounds)
-    check_count("compare", "limit", limit)
-    check_count("compare", "training", training, least=0)
-    if samples is not None and budget is not None:
+    counts = {"repeats": repeats, "rounds": rounds, "limit": limit, "training": training}
+    optional = {"samples": samples, "budget": budget}
+    counts |= {name: count for name, count in optional.items() if count is not None}
+    if optional.keys() <= counts.keys():
         raise ValueError(
             "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
             "other; give one."
         )
-    for name, count in (("samples", samples), ("budget", budget)):
-        if count is not None:
-            check_count("compare", name, count)
+    for name, count in counts.items():
+        check_count("compare", name, count, least={"repeats": 2, "training": 0}.get(name, 1))
 
 
 @dataclass
@@ -182,9 +188,11 @@ class Entry:
     E: Estimator
     evaluations: int
     trained: int = 0
-    in_parameters: Moments = field(default_factory=Moments)
-    in_logits: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.in_parameters = Moments(shares_of_kinds(self.E))
+        self.in_logits = Moments(shares_of_kinds(self.E))
 
     def measure(self, task: GradientSampler, repeats: int, training: int, seed: int) -> None:
         """Let the estimator learn, if it does, then freeze it and add repeated estimates."""
@@ -201,10 +209,14 @@ class Entry:
         for module in modules:
             module.eval().requires_grad_(False)
         while (remaining := repeats - self.in_parameters.count) > 0:
-            in_parameters, in_logits = task.gradients(self.E, min(batch, remaining), generator)
-            self.in_parameters.add(in_parameters)
-            if in_logits is not None:
-                self.in_logits.add(in_logits)
+            estimate = partial(task.gradients, self.E, min(batch, remaining), generator)
+            kinds = of_each_kind(self.E, estimate)
+            self.in_parameters.add(torch.stack([in_parameters for in_parameters, _ in kinds], 1))
+            in_logits = [by_logit for _, by_logit in kinds if by_logit is not None]
+            if in_logits:
+                self.in_logits.add(torch.stack(in_logits, 1))
+        if not bool(self.in_parameters.mean.isfinite().all()):
+            raise ValueError("its gradient is NaN or infinite")
         for module in modules:
             module.train().requires_grad_(True)
 
@@ -246,7 +258,7 @@ def _bias(moments: Moments, truth: KnownGradient | None) -> tuple[float, float, 
     if truth is None:
         return nan, nan, nan
     gradient, variances = truth
-    squared_errors = moments.variances / moments.count + variances
+    squared_errors = moments.mean_variances + variances
     gap = moments.mean - gradient
     noise = sqrt(float(squared_errors.sum()))
     bias = sqrt(max(0.0, float(gap.square().sum()) - noise**2))
@@ -277,16 +289,15 @@ def train_estimator(
 ) -> None:
     """Let an estimator lower its variance (Adam, with a rate that falls to zero).
 
-    One without parameters, but with a memory of earlier calls, learns by being called.
+    One without parameters, but with a memory of earlier calls, learns in calls or backward passes.
     """
     parameters = E.parameters() if isinstance(E, nn.Module) else []
     weights = [weight for weight in parameters if weight.requires_grad]
     optimiser = torch.optim.Adam(weights, TRAINING_RATE) if weights else None
     for step in range(steps):
-        value = task.value(E, repeats, generator)
+        gradients = task.gradients_in_estimator(E, weights, repeats, generator)
         if optimiser is None:
             continue
-        gradients = torch.autograd.grad(value.sum(), weights, allow_unused=True)
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
         optimiser.param_groups[0]["lr"] = TRAINING_RATE * (1 - step / steps)
@@ -308,30 +319,35 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
             "all of the registry."
         )
     if isinstance(estimators, Mapping):
-        return dict(estimators)
+        return {name: _estimator(entry) for name, entry in estimators.items()}
     named: dict[str, Estimator] = {}
     for entry in list(ESTIMATORS) if estimators is None else estimators:
-        if isinstance(entry, str):
-            if entry not in ESTIMATORS:
-                raise ValueError(
-                    f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
-                )
-            named[entry] = ESTIMATORS[entry]()
-        elif isinstance(entry, Estimator) and not isinstance(entry, type):
-            name = label(entry)
-            if named.get(name, entry) != entry:
-                raise ValueError(
-                    f"estimators: two different ones have the label {name}, which leaves out what "
-                    "they learn and what their functions do. Give them names of your own in a "
-                    'dict, {"first": ..., "second": ...}.'
-                )
-            named[name] = entry
-        else:
-            raise TypeError(
-                f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
-                "instance, as in RLOO(4)."
+        E = _estimator(entry)
+        name = entry if isinstance(entry, str) else label(E)
+        if named.get(name, E) != E and not isinstance(entry, str):
+            raise ValueError(
+                f"estimators: two different ones have the label {name}, which leaves out what "
+                "they learn and what their functions do. Give them names of your own in a "
+                'dict, {"first": ..., "second": ...}.'
             )
+        named[name] = E
     return named
+
+
+def _estimator(entry: str | Estimator) -> Estimator:
+    """Return an estimator, also by its name in the registry; raise an error if it is neither."""
+    if isinstance(entry, str):
+        if entry not in ESTIMATORS:
+            raise ValueError(
+                f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
+            )
+        return ESTIMATORS[entry]()
+    if isinstance(entry, type) or not isinstance(entry, Estimator):
+        raise TypeError(
+            f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
+            "instance, as in RLOO(4)."
+        )
+    return entry
 
 
 def _entries(
@@ -369,22 +385,6 @@ def _entries(
         except (ValueError, TypeError) as error:  # of the estimator's own checks, too
             skipped[name] = str(error).rstrip(".")
     return entries, skipped
-
-
-def _reference(
-    task: GradientSampler,
-    reference: GivenReference | None,
-    limit: int,
-    repeats: int,
-    entries: Mapping[str, Entry],
-) -> tuple[str, KnownGradient | None]:
-    """Return the kind of reference and, unless it is pooled, the gradient to compare with."""
-    if reference is not None:
-        return "given", given_gradient(task, reference)
-    most_evaluations = max(entry.evaluations for entry in entries.values())
-    if task.knows_mean or task.points <= min(limit, 4 * repeats * most_evaluations):
-        return "exact", exact_gradient(task)
-    return "pooled", None
 
 
 def _rows(entries: Mapping[str, Entry], known: KnownGradient | None) -> list[Row]:

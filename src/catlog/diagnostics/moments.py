@@ -1,5 +1,6 @@
 """Mean and variance of vectors that are added in parts, with the error of the variance."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import inf, sqrt
 
@@ -20,46 +21,63 @@ class Moments:
     about the mean of the first part, so nothing cancels. The relative standard error of the
     variance is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
 
+    If the vectors are of several kinds, each of which occurs with a known probability, mean and
+    variance are those of a vector whose kind is random. A row has a vector of each kind.
+
     >>> moments = Moments()
     >>> moments.add(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
     >>> moments.add(torch.tensor([[4.0, 1.0]]))
     >>> moments.count, moments.mean.tolist(), moments.variance
     (3, [2.0, 1.0], 4.0)
+
+    Args:
+        shares: The probability of each kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Sequence[float] = (1.0,)) -> None:
         self.count = 0
+        self.shares = torch.tensor(shares, dtype=torch.float64)
         self._lengths: list[Tensor] = []
         self.rounding = 0.0  # relative error of a number that is taken for rounding
 
-    def add(self, vectors: Float[Tensor, "r entries"]) -> None:
-        """Add vectors, one per row."""
-        for name in ("mean", "variances", "variance", "norm2", "dimensions", "error"):
-            self.__dict__.pop(name, None)
-        vectors_64 = vectors.detach().double()
+    def add(self, rows: Float[Tensor, "r *kinds entries"]) -> None:
+        """Add rows, each with a vector of every kind."""
+        for name, attribute in vars(type(self)).items():
+            if isinstance(attribute, cached_property):
+                self.__dict__.pop(name, None)
+        vectors = rows.detach().double().reshape(len(rows), len(self.shares), -1)
         if self.count == 0:
-            self.rounding = _rounding(vectors.dtype)
-            self._centre = vectors_64.mean(0)
-            self._total = torch.zeros_like(self._centre)
-            self._squares = torch.zeros_like(self._centre)
-        centred = vectors_64 - self._centre
+            units = ROUNDING_OF_16_BITS if rows.dtype.itemsize == 2 else ROUNDING
+            self.rounding = units * torch.finfo(rows.dtype).eps
+            self.shares = self.shares.to(rows.device)
+            self._centre = self.shares @ vectors.mean(0)
+            self._total = torch.zeros_like(vectors[0])
+            self._squares = torch.zeros_like(vectors[0])
+        centred = vectors - self._centre
         self.count += len(centred)
         self._total += centred.sum(0)
         squares = centred.square()
         self._squares += squares.sum(0)
-        self._lengths.append(squares.sum(-1))
+        self._lengths.append(squares.sum(-1) @ self.shares)
 
     @cached_property
     def mean(self) -> Float[Tensor, "entries"]:
-        """The mean of all vectors."""
-        return self._centre + self._total / self.count
+        """The mean."""
+        return self._centre + self.shares @ self._total / self.count
+
+    @cached_property
+    def mean_variances(self) -> Float[Tensor, "entries"]:
+        """The variance of every entry of the mean."""
+        if self.count < 2:
+            return torch.full_like(self._centre, inf)
+        by_kind = (self._squares - self._total.square() / self.count).clamp(min=0)
+        return self.shares.square() @ by_kind / (self.count - 1) / self.count
 
     @cached_property
     def variances(self) -> Float[Tensor, "entries"]:
-        """The variance of every entry."""
-        if self.count < 2:
-            return torch.full_like(self._total, inf)
-        return (self._squares - self._total.square() / self.count).clamp(min=0) / (self.count - 1)
+        """The variance of every entry: the mean of its square, less the square of its mean."""
+        square_of_mean = (self.mean - self._centre).square() - self.mean_variances
+        return (self.shares @ self._squares / self.count - square_of_mean).clamp(min=0)
 
     @cached_property
     def variance(self) -> float:
@@ -69,6 +87,11 @@ class Moments:
         return 0.0 if total <= rounding else total
 
     @cached_property
+    def mean_variance(self) -> float:
+        """The sum of the variances of all entries of the mean; 0 if it is no more than rounding."""
+        return float(self.mean_variances.sum()) if self.variance > 0 else 0.0
+
+    @cached_property
     def norm2(self) -> float:
         """The squared norm of the mean, minus the noise in it."""
         return self.shifted_norm2(None)
@@ -76,7 +99,7 @@ class Moments:
     def shifted_norm2(self, shift: Float[Tensor, "entries"] | None) -> float:
         """Return the squared norm of the mean plus a known vector, minus the noise in it."""
         mean = self.mean if shift is None else self.mean + shift
-        return max(0.0, float(mean.square().sum()) - self.variance / self.count)
+        return max(0.0, float(mean.square().sum()) - self.mean_variance)
 
     @cached_property
     def dimensions(self) -> float:
@@ -94,9 +117,3 @@ class Moments:
             return 0.0
         lengths = torch.cat(self._lengths)
         return float(lengths.std()) / sqrt(self.count) / self.variance
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    """Return the relative error of a number of this type that is taken for rounding."""
-    units = ROUNDING_OF_16_BITS if dtype.itemsize == 2 else ROUNDING
-    return units * torch.finfo(dtype).eps

@@ -1,7 +1,6 @@
 """Candidates with other numbers of draws: which may be better, and trials of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import inf, log
 
 from . import pilot_settings as settings
@@ -10,30 +9,22 @@ from .sizing import fewest_draws
 from .trials import Trial
 
 
-@dataclass(frozen=True)
-class Line:
-    """The time of a step as an affine function of the number of draws, through two points.
+def seconds_by_draws(
+    few: tuple[int, float], many: tuple[int, float], least_per_draw: float = 0.0
+) -> Callable[[int], float]:
+    """Return the time of a step as an affine function of the draws, through two points of it.
 
-    Attributes:
-        few: The number of draws of the first point.
-        few_seconds: Its time.
-        many: The number of draws of the second point.
-        many_seconds: Its time.
-        least_per_draw: What a further draw takes at least, however the two times are disturbed.
+    A further draw takes at least `least_per_draw`, however the two times are disturbed. Fewer draws
+    take at least half of their share of the time.
     """
+    (fewer, least_seconds), (more, most_seconds) = few, many
+    per_draw = max(least_per_draw, (most_seconds - least_seconds) / max(1, more - fewer))
 
-    few: int
-    few_seconds: float
-    many: int
-    many_seconds: float
-    least_per_draw: float = 0.0
+    def seconds(samples: int) -> float:
+        least = least_seconds * min(1.0, samples / fewer / 2)
+        return max(least, least_seconds + (samples - fewer) * per_draw)
 
-    def at(self, samples: int) -> float:
-        """Return the seconds; fewer draws take at least half of their share."""
-        difference = self.many_seconds - self.few_seconds
-        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
-        least = self.few_seconds * min(1.0, samples / self.few / 2)
-        return max(least, self.few_seconds + (samples - self.few) * per_draw)
+    return seconds
 
 
 def sizes(pilot: Pilot, trial: Trial) -> list[int]:
@@ -59,7 +50,7 @@ def best_hope(pilot: Pilot, trial: Trial, trials: Sequence[Trial]) -> tuple[floa
     rest = pilot.scoring.squared_errors(trials)[trial.name] - trial.variance
     floor = pilot.scoring.floor(trials) + rest
     is_compiled = pilot.user_step.is_compiled
-    per_draw = pilot.estimates.least_seconds(trial) / trial.samples
+    per_draw = pilot.least_step_seconds(trial) / trial.samples
     if is_compiled:
         per_draw = pilot.user_step.draw_seconds or 0.0
 
@@ -91,10 +82,10 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
     pilot.user_step.use(trial)
     timed = trial.resized(chosen, pilot.task)
     pilot.user_step.use(timed)
-    pilot.estimates.run_steps(timed, 2)
+    pilot.run_steps(timed, 2)
     if pilot.user_step.is_compiled:  # a few estimates take less time than compiling did
         for entry in (trial, timed):
-            pilot.estimates.run(entry, settings.LEAST_REPEATS - entry.moments.count, inf)
+            pilot.run(entry, settings.LEAST_REPEATS - entry.moments.count, inf)
     predicted = [size for size in others if size != chosen]
     return [timed, *_between(pilot, trial, timed, predicted)]
 
@@ -102,8 +93,9 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
 def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) -> list[Trial]:
     """Predict the times from both trials, and the variance from the nearer one that is known."""
     few, many = sorted((first, second), key=lambda trial: trial.samples)
-    per_draw = pilot.user_step.ratio * pilot.estimates.least_seconds(first) / first.samples
-    line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
+    per_draw = pilot.user_step.ratio * pilot.least_step_seconds(first) / first.samples
+    points = [(trial.samples, min(trial.times)) for trial in (few, many)]
+    seconds = seconds_by_draws(*points, per_draw)
     sources = [first]
     if second.moments.count >= settings.LEAST_REPEATS:
         sources.append(second)
@@ -111,7 +103,7 @@ def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) ->
     def nearest(size: int) -> Trial:
         return min(sources, key=lambda source: abs(log(size / source.samples)))
 
-    return [nearest(size).resized(size, pilot.task, line.at(size)) for size in sizes]
+    return [nearest(size).resized(size, pilot.task, seconds(size)) for size in sizes]
 
 
 def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
@@ -119,7 +111,7 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
 
     Return the trials with other numbers of draws. More draws than a set has are predicted.
     """
-    estimates, user_step, plain = pilot.estimates, pilot.user_step, pilot.estimates.plain
+    user_step, plain = pilot.user_step, pilot.plain
     considered = sizes(pilot, trial)
     small = [size for size in considered if size <= plain.size]
     more = [size for size in considered if size > plain.size]
@@ -127,18 +119,18 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
         size: trial if size == trial.samples else trial.resized(size, pilot.task) for size in small
     }
     plain.extend(settings.FIRST_SETS)
-    estimates.replay(trial)
+    pilot.replay(trial)
     if trial.error > settings.FIRST_ERROR:
         plain.extend(settings.MOST_SETS)
     for entry in trials.values():
-        estimates.replay(entry)
+        pilot.replay(entry)
     smallest, largest = trials[small[0]], trials[small[-1]]
     next_size = settings.SIZE_STEP * smallest.samples
     second = trials[max(size for size in small if size <= next_size)]
-    few, many = (estimates.plain_seconds(entry) for entry in (smallest, second))
+    few, many = pilot.plain_seconds(smallest), pilot.plain_seconds(second)
     user_step.look(smallest, few)
     few, many = user_step.ratio * few, user_step.ratio * many
-    per_draw = user_step.ratio * (estimates.least_seconds(trial) / trial.samples)
+    per_draw = user_step.ratio * (pilot.least_step_seconds(trial) / trial.samples)
     if user_step.is_compiled and user_step.draw_seconds is None:
         user_step.use(smallest)
         user_step.use(second)
@@ -148,10 +140,10 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
     elif user_step.is_compiled:
         few = max(few, user_step.fastest)
     per_draw = max(per_draw, user_step.draw_seconds or 0.0)
-    line = Line(smallest.samples, few, second.samples, many, per_draw)
+    seconds = seconds_by_draws((smallest.samples, few), (second.samples, many), per_draw)
     for size, entry in trials.items():
-        entry.expected_seconds = line.at(size)
+        entry.expected_seconds = seconds(size)
         if not entry.is_whole:
             entry.rest_seconds += user_step.rest_seconds or 0.0
-    predicted = [largest.resized(size, pilot.task, line.at(size)) for size in more]
+    predicted = [largest.resized(size, pilot.task, seconds(size)) for size in more]
     return [*(entry for entry in trials.values() if entry is not trial), *predicted]

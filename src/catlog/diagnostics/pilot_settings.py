@@ -22,6 +22,7 @@ FIRST_ERROR = 0.3  # to reach if a few repeats suffice; above it, other draws' v
 EXTRA_STEPS = 3  # more first steps, at most, if few parameters share the variance
 RESERVE_STEPS = 3  # of the leader, which must be left for a candidate to be tried
 USUAL_SHARE = 1 / 2  # of the time left that a first measurement may take
+COLD_SHARE = 1 / 20  # of the time left; a shorter first step that seems too slow is repeated
 HOPE_TIMES = 1.5  # a candidate is too slow if its time alone makes its score so many times the best
 
 # Plain draws are evaluated in sets, which serve all estimators that use such draws, with all

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..evaluation.evaluate import evaluate
 from ..sampling.draw import draw
-from .gradient_samples import Clock, GradientSampler
+from .gradient_samples import GradientSampler
 
 
 class PlainDraws:
@@ -18,19 +18,15 @@ class PlainDraws:
         task: The gradient to estimate.
         size: The draws of a set.
         generator: The source of the draws.
-        clock: A function that returns seconds.
 
     Attributes:
         seconds: The time of the fastest set.
     """
 
-    def __init__(
-        self, task: GradientSampler, size: int, generator: torch.Generator, clock: Clock
-    ) -> None:
+    def __init__(self, task: GradientSampler, size: int, generator: torch.Generator) -> None:
         self.task = task
         self.size = size
         self.generator = generator
-        self.clock = clock
         self.seconds = 0.0
         self._x: list[Tensor] = []
         self._fx: list[Tensor] = []
@@ -43,16 +39,15 @@ class PlainDraws:
     def extend(self, sets: int) -> None:
         """Evaluate f until there are this many sets."""
         while len(self._x) < sets:
-            self.task.synchronise()
-            start = self.clock()
-            with torch.no_grad():
-                x = draw(self.task.view, self.size, generator=self.generator)
-                fx = evaluate(self.task.f, x, self.task.view)
-            self.task.synchronise()
-            seconds = self.clock() - start
+            seconds, (x, fx) = self.task.timed(self._evaluated)
             self.seconds = min(self.seconds, seconds) if self._x else seconds
             self._x.append(x)
             self._fx.append(fx)
+
+    @torch.no_grad()
+    def _evaluated(self) -> tuple[Tensor, Tensor]:
+        x = draw(self.task.view, self.size, generator=self.generator)
+        return x, evaluate(self.task.f, x, self.task.view)
 
     def subsets(self, samples: int, first: int, most: int) -> tuple[Tensor, Tensor]:
         """Return draws ``[samples, repeats, ...]`` and values, beginning with draw `first`.

@@ -60,31 +60,20 @@ def _time_compiled_steps(pilot: Pilot) -> None:
     and most candidates are timed once only.
     """
     for _ in range(settings.SIZED_CANDIDATES):
-        hopes = _hopes_of_compiled(pilot)
-        if not hopes or hopes[0][0] > _best_of_timed(pilot):
+        floor = pilot.scoring.floor(pilot.measured)
+        errors = pilot.scoring.squared_errors(pilot.measured)
+        waiting = [trial for trial in _of_one_size(pilot) if not trial.is_whole]
+        trial = min(waiting, key=lambda trial: errors[trial.name], default=None)
+        # A step may turn out to be as short as the shortest.
+        shortest = pilot.user_step.fastest
+        if trial is None or (floor + errors[trial.name]) * shortest > _best_of_timed(pilot):
             break
-        trial = hopes[0][1]
         with trial.given_up_on_error():
             pilot.user_step.use(trial)
             score = pilot.scoring.scores(pilot.measured)[trial.name]
             if score <= settings.HOPE_TIMES * _best_of_timed(pilot):
                 size = best_hope(pilot, trial, pilot.measured)[1]
                 pilot.trials += other_sizes(pilot, trial, size)
-
-
-def _hopes_of_compiled(pilot: Pilot) -> list[tuple[float, Trial]]:
-    """Return candidates whose compiled step was not timed, with the score they may have.
-
-    Their steps may be as short as the shortest. The best come first.
-    """
-    floor = pilot.scoring.floor(pilot.measured)
-    errors = pilot.scoring.squared_errors(pilot.measured)
-    hopes = [
-        ((floor + errors[trial.name]) * pilot.user_step.fastest, trial)
-        for trial in _of_one_size(pilot)
-        if not trial.is_whole
-    ]
-    return sorted(hopes, key=lambda pair: pair[0])
 
 
 def _of_one_size(pilot: Pilot) -> list[Trial]:
@@ -115,7 +104,7 @@ def _run_round(pilot: Pilot, contenders: Sequence[Trial], error: float, timed_st
         with trial.given_up_on_error():
             pilot.user_step.use(trial)
             old_times.setdefault(trial.name, len(trial.times))
-            pilot.estimates.run_steps(trial, 1)
+            pilot.run_steps(trial, 1)
     for trial in contenders:  # only times of the same minute can be compared
         trial.times = trial.times[old_times.get(trial.name, 0) :]
     for place, trial in enumerate(contenders):
@@ -127,7 +116,7 @@ def _run_round(pilot: Pilot, contenders: Sequence[Trial], error: float, timed_st
         ratio = trial.error / max(errors[trial.name], 1e-9)
         with trial.given_up_on_error():
             repeats = trial.repeats_to_reach(error * max(1.0, ratio))
-            pilot.estimates.run(trial, repeats, share)
+            pilot.run(trial, repeats, share)
 
 
 def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
@@ -135,17 +124,17 @@ def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
 
     Times of a new leader are old, so they are replaced.
     """
-    estimates, steps = pilot.estimates, settings.CONFIRMING_STEPS
+    steps = settings.CONFIRMING_STEPS
     if is_new:
         trial.times = []
     pilot.user_step.use(trial)
-    estimates.run_steps(trial, steps)
-    if not is_late and estimates.may_have_missed(trial):
-        batch = min(settings.RARE_REPEATS, estimates.batch_limit(trial))
-        estimates.run_batched(trial, batch)
-    elif not estimates.runs_one_by_one(trial):
+    pilot.run_steps(trial, steps)
+    if not is_late and pilot.may_have_missed(trial):
+        batch = min(settings.RARE_REPEATS // trial.kinds, pilot.batch_limit(trial))
+        pilot.run_batched(trial, batch)
+    elif not pilot.runs_one_by_one(trial):
         repeats = trial.repeats_to_reach(settings.SURE_ERROR)
-        estimates.run(trial, repeats, steps * trial.seconds)
+        pilot.run(trial, repeats, steps * trial.seconds)
 
 
 def choose(pilot: Pilot, finalists: list[Trial]) -> Trial | None:
@@ -166,7 +155,7 @@ def choose(pilot: Pilot, finalists: list[Trial]) -> Trial | None:
             errors[leader.name] <= settings.SURE_ERROR
             or len(scoring.surely_worse(leader, trials)) == len(trials) - 1
         )
-        is_done = is_sure and (is_late or not pilot.estimates.may_have_missed(leader))
+        is_done = is_sure and (is_late or not pilot.may_have_missed(leader))
         is_timed = leader in finalists and pilot.is_timed(leader)
         if is_timed and (leader.is_exact or is_done):
             break

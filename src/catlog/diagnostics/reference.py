@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,18 +30,16 @@ GivenReference = Tensor | Sequence[Tensor] | MeasuredGradient
 def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
     error: Sequence[Tensor] | None = None
-    if isinstance(reference, Tensor):
-        gradient: Sequence[Tensor] = [reference]
-    elif isinstance(reference, Sequence):
-        gradient = reference
-    else:
+    gradient: Any = [reference] if isinstance(reference, Tensor) else reference
+    if isinstance(reference, MeasuredGradient):
         gradient, error = reference.gradient, reference.error
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
-    if [tuple(part.shape) for part in gradient] != shapes:
-        received = [tuple(part.shape) for part in gradient]
+    is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
+    received = [tuple(part.shape) for part in gradient] if is_list else repr(gradient)
+    if received != shapes:
         raise ValueError(
             f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
-            "were given."
+            "was given."
         )
     vector = torch.cat([part.detach().flatten() for part in gradient]).double()
     if error is None:
@@ -50,10 +48,9 @@ def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGra
 
 
 def exact_gradient(task: GradientSampler) -> KnownGradient:
-    """Return the gradient by enumeration."""
-    gradient = task.exact(task.points)
-    assert gradient is not None
-    return gradient.double(), torch.zeros_like(gradient, dtype=torch.float64)
+    """Return the exact gradient."""
+    gradient = task.exact().double()
+    return gradient, torch.zeros_like(gradient)
 
 
 def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> KnownGradient | None:
@@ -67,11 +64,11 @@ def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> Known
             return entry.mean, torch.zeros_like(entry.mean)
     if not moments:
         return None
-    precisions = [entry.count / entry.variance for entry in moments]
+    precisions = [1 / entry.mean_variance for entry in moments]
     weights = [precision / sum(precisions) for precision in precisions]
     pairs = list(zip(moments, weights, strict=True))
     mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
-    parts = [entry.variances * (weight**2 / entry.count) for entry, weight in pairs]
+    parts = [entry.mean_variances * weight**2 for entry, weight in pairs]
     return mean, torch.stack(parts).sum(0)
 
 

@@ -8,6 +8,7 @@ import torch
 from ..estimator import Estimator
 from ..estimators import RLOO
 from . import pilot_settings as settings
+from .kinds_of_calls import mean_over_kinds
 from .moments import Moments
 from .other_draws import best_hope
 from .pilot import Pilot
@@ -18,7 +19,7 @@ def measure_penalty(pilot: Pilot) -> None:
     """Compute the gradient of what is added to the loss, if anything is."""
     gradient = pilot.task.penalty_gradient()
     if gradient is not None:
-        pilot.scoring.penalty = pilot.estimates.selected(gradient).double()
+        pilot.scoring.penalty = pilot.selected(gradient).double()
 
 
 def measure_minibatch(pilot: Pilot) -> None:
@@ -33,7 +34,8 @@ def measure_minibatch(pilot: Pilot) -> None:
     if pilot.minibatch_by is not None and best.variance > pilot.minibatch_by.variance / 2:
         return
     pilot.minibatch_by = best
-    total = pilot.task.minibatch_variance(best.estimator, settings.GROUPS, pilot.generator)
+    E, groups = best.estimator, settings.GROUPS
+    total = mean_over_kinds(E, lambda: pilot.task.minibatch_variance(E, groups, pilot.generator))
     pilot.scoring.minibatch = max(0.0, total - best.variance)
 
 
@@ -53,7 +55,7 @@ def sharpen_biases(pilot: Pilot) -> None:
     for trial in (best, *biased):
         time_left = settings.REFERENCE_SHARE * pilot.time_left()
         needed = _repeats_for_bias(pilot, trial, repeated) - trial.moments.count
-        pilot.estimates.run(trial, min(settings.MOST_REPEATS, needed), time_left)
+        pilot.run(trial, min(settings.MOST_REPEATS, needed), time_left)
 
 
 def _repeats_for_bias(pilot: Pilot, trial: Trial, trials: Sequence[Trial]) -> int:
@@ -93,9 +95,8 @@ def measure_truth(pilot: Pilot) -> None:
     best = min(exact or unbiased, key=lambda trial: trial.variance, default=None)
     if best is None:
         judge: Estimator = RLOO(settings.SET_SIZE)
-        start = pilot.clock()
-        task.gradients_at_mean_value(judge, 1, pilot.generator)
-        seconds = max(pilot.clock() - start, torch.finfo(torch.float64).tiny)
+        seconds, _ = task.timed(lambda: task.gradients_at_mean_value(judge, 1, pilot.generator))
+        seconds = max(seconds, torch.finfo(torch.float64).tiny)
     else:
         judge, seconds = best.estimator, best.seconds
     repeats = settings.TRUTH_REPEATS
@@ -106,4 +107,4 @@ def measure_truth(pilot: Pilot) -> None:
         repeats = max(settings.LEAST_REPEATS, int(time_left / seconds))
     gradients = task.gradients_at_mean_value(judge, repeats, pilot.generator)
     pilot.scoring.truth = Moments()
-    pilot.scoring.truth.add(pilot.estimates.selected(gradients))
+    pilot.scoring.truth.add(pilot.selected(gradients))

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, sqrt
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from . import pilot_settings as settings
 from .moments import Moments
-
-if TYPE_CHECKING:
-    from .trials import Trial
+from .trials import Trial
 
 
 @dataclass
@@ -43,7 +40,7 @@ class Scoring:
     penalty: Tensor | None = None
     _biases: dict[tuple[int, int, int, int], float] = field(default_factory=dict, repr=False)
 
-    def reference(self, trials: Sequence["Trial"]) -> Moments | None:
+    def reference(self, trials: Sequence[Trial]) -> Moments | None:
         """Return the most precise mean of an unbiased estimator."""
         if self.truth is not None:
             return self.truth
@@ -52,20 +49,20 @@ class Scoring:
             for trial in trials
             if trial.estimator.unbiased and trial.moments.count and trial.variance < inf
         ]
-        return min(unbiased, key=lambda moments: moments.variance / moments.count, default=None)
+        return min(unbiased, key=lambda moments: moments.mean_variance, default=None)
 
-    def floor(self, trials: Sequence["Trial"]) -> float:
+    def floor(self, trials: Sequence[Trial]) -> float:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
         signal = 0.0 if reference is None else reference.shifted_norm2(self.penalty)
         return settings.MOMENTUM_STEPS * signal + self.minibatch
 
-    def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
+    def squared_errors(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
         reference = self.reference(trials)
         return {trial.name: self._squared_error(trial, reference) for trial in trials}
 
-    def scores(self, trials: Sequence["Trial"]) -> dict[str, float]:
+    def scores(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the score of every trial."""
         floor, errors = self.floor(trials), self.squared_errors(trials)
         reference = self.reference(trials)
@@ -74,7 +71,7 @@ class Scoring:
         floor = max(floor, rounding, 1e-300)
         return {trial.name: (floor + errors[trial.name]) * trial.seconds for trial in trials}
 
-    def errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
+    def errors(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the relative standard error of every score, from that of the variance."""
         floor, squared_errors = self.floor(trials), self.squared_errors(trials)
         errors = {}
@@ -84,12 +81,12 @@ class Scoring:
             errors[trial.name] = trial.error * share
         return errors
 
-    def ranked(self, trials: Sequence["Trial"]) -> list["Trial"]:
+    def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials by score, best first."""
         scores = self.scores(trials)
         return sorted(trials, key=lambda trial: scores[trial.name])
 
-    def surely_worse(self, leader: "Trial", trials: Sequence["Trial"]) -> set[str]:
+    def surely_worse(self, leader: Trial, trials: Sequence[Trial]) -> set[str]:
         """Return the trials whose scores exceed the leader's by more than errors explain."""
         scores, errors = self.scores(trials), self.errors(trials)
         worse = set()
@@ -100,7 +97,7 @@ class Scoring:
                 worse.add(trial.name)
         return worse
 
-    def _squared_error(self, trial: "Trial", reference: Moments | None) -> float:
+    def _squared_error(self, trial: Trial, reference: Moments | None) -> float:
         if trial.estimator.unbiased and self.truth is None:
             return trial.variance
         if reference is None or trial.variance == inf:
@@ -108,7 +105,7 @@ class Scoring:
         bias = self.squared_bias(trial, reference)
         return trial.variance + settings.BIAS_WEIGHT * bias
 
-    def squared_bias(self, trial: "Trial", reference: Moments) -> float:
+    def squared_bias(self, trial: Trial, reference: Moments) -> float:
         """Return the squared distance of the mean from the reference, minus the noise in it.
 
         The bias does not depend on the number of draws, so the most precise mean of the candidate
@@ -118,10 +115,10 @@ class Scoring:
         means = [entry.moments for entry in trials if entry.moments.count > 1]
         if not means:
             return inf
-        moments = min(means, key=lambda moments: moments.variance / moments.count)
+        moments = min(means, key=lambda moments: moments.mean_variance)
         key = (id(moments), moments.count, id(reference), reference.count)
         if key not in self._biases:
             gap = float((moments.mean - reference.mean).square().sum())
-            noise = moments.variance / moments.count + reference.variance / reference.count
+            noise = moments.mean_variance + reference.mean_variance
             self._biases[key] = max(0.0, gap - noise)
         return self._biases[key]

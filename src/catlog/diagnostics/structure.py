@@ -11,7 +11,7 @@ from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
 from . import pilot_settings as settings
-from .gradient_samples import Clock, GradientSampler
+from .gradient_samples import GradientSampler
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,14 @@ class Structure:
         return len(self.cardinalities)
 
 
-def probe(task: GradientSampler, budget: int | None, clock: Clock) -> Structure:
+def probe(task: GradientSampler, budget: int | None) -> Structure:
     """Evaluate f at a few points and return what they show about f and q."""
     law, generator = task.view, task.generator(0)
     x = draw(law, 2, generator=generator)
 
+    @torch.no_grad()
     def call_seconds(points: Tensor) -> float:
-        task.synchronise()
-        start = clock()
-        with torch.no_grad():
-            task.f(points.clone())
-        task.synchronise()
-        return clock() - start
+        return task.timed(lambda: task.f(points.clone()))[0]
 
     call_seconds(x[:1])  # to warm up
     once = call_seconds(x[:1])

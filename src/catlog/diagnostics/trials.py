@@ -13,6 +13,7 @@ from ..estimators import IndeCateR
 from . import pilot_settings as settings
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
+from .kinds_of_calls import shares_of_kinds
 from .moments import Moments
 from .sizing import (
     ERRORS,
@@ -32,10 +33,10 @@ class Trial:
     """What the pilot measured of one candidate with one number of draws.
 
     Attributes:
-        name: The estimator with its settings.
         estimator: The estimator.
         evaluations: Evaluations of f per estimate and batch element.
         candidate: The entry of the candidates that it comes from.
+        name: The estimator with its settings.
         moments: Mean and variance of the estimated gradients.
         times: Seconds of every timed step.
         expected_seconds: The time of a step, predicted from other numbers of draws.
@@ -53,11 +54,11 @@ class Trial:
         skipped: Why the candidate was given up; None if it was not.
     """
 
-    name: str
     estimator: Estimator
     evaluations: int
     candidate: Candidate
-    moments: Moments = field(default_factory=Moments)
+    name: str = field(init=False)
+    moments: Moments = field(init=False)
     times: list[float] = field(default_factory=list)
     expected_seconds: float = inf
     seconds_per_repeat: float = 0.0
@@ -71,6 +72,15 @@ class Trial:
     replayed: int = 0
     is_whole: bool = False
     skipped: str | None = None
+
+    def __post_init__(self) -> None:
+        self.name = label(self.estimator)
+        self.moments = Moments(shares_of_kinds(self.estimator))
+
+    @property
+    def kinds(self) -> int:
+        """The number of kinds of calls; a repeat has a call of each."""
+        return len(self.moments.shares)
 
     @property
     def is_exact(self) -> bool:
@@ -119,7 +129,6 @@ class Trial:
         """Return a trial of the same candidate with other draws; a step may take `seconds`."""
         E = with_samples(self.estimator, samples)
         trial = Trial(
-            label(E),
             E,
             task.evaluations(E),
             self.candidate,
@@ -205,11 +214,9 @@ def shortlist(
                 first = cost(E) if candidate.expensive else settings.FIRST_EVALUATIONS
                 E = within_budget(E, min(budget, first), cost, at_least_fewest=True)
                 E = copied_to(E, task.view.device)
-                name, most = label(E), getattr(largest, "samples", None)
-                trial = Trial(name, E, task.evaluations(E), candidate)
-                trial.most_samples = most
-                trial.cost = cost(E)
-                trials.setdefault(name, trial)
+                trial = Trial(E, task.evaluations(E), candidate, cost=cost(E))
+                trial.most_samples = getattr(largest, "samples", None)
+                trials.setdefault(trial.name, trial)
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             reason = str(error)
         if reason is not None:

@@ -47,17 +47,15 @@ class Reference:
 
     def packed(self) -> dict[str, Tensor]:
         """Return a pooled reference as named tensors."""
-        gradient = {f"g{i}": tensor for i, tensor in enumerate(self.gradient)}
-        error = {f"e{i}": tensor for i, tensor in enumerate(self.error)}
-        return {"value": self.value} | gradient | error
+        tensors = (self.value, *self.gradient, *self.error)
+        return {str(number): tensor for number, tensor in enumerate(tensors)}
 
     @staticmethod
     def unpacked(packed: dict[str, Tensor]) -> "Reference":
         """Invert :meth:`packed`."""
-        parameters = range(len(packed) // 2)
-        gradient = tuple(packed[f"g{i}"] for i in parameters)
-        error = tuple(packed[f"e{i}"] for i in parameters)
-        return Reference(packed["value"], gradient, error, "pooled")
+        value, *parts = packed.values()
+        parameters = len(parts) // 2
+        return Reference(value, tuple(parts[:parameters]), tuple(parts[parameters:]), "pooled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +168,7 @@ class Problem:
                 watch(call, calls)
         pairs = list(zip(moments, self.parameters, strict=True))
         mean = tuple(moment.mean.view_as(leaf) for moment, leaf in pairs)
-        error = tuple((moment.variances / calls).sqrt().view_as(leaf) for moment, leaf in pairs)
+        error = tuple(moment.mean_variances.sqrt().view_as(leaf) for moment, leaf in pairs)
         return Reference(value, mean, error, "pooled")
 
 
