@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 import catlog
 from catlog.language_models.groups import grouped
@@ -217,6 +218,7 @@ def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
         labels,
         [f"prompt {label}" for label in labels],
         np.array([f"uid-{label}" for label in labels], dtype=object),
+        [torch.tensor(label) for label in labels],
     ]
     for groups in forms:
         weights = catlog.advantages(rewards, groups, mask, **shared, **extra)
@@ -243,10 +245,29 @@ def test_values_between_positions() -> None:
     assert weights.tolist() == [[4.0, 2.0, 2.0, 3.0], [-9.0, -9.0, 0.0, 0.0]]
 
 
-def test_equal_rewards_have_no_advantage() -> None:
-    for estimator in ("rloo", "dr_grpo", "grpo"):
-        weights = catlog.advantages(torch.full((4,), 3.0), estimator=estimator, epsilon=0)
-        assert weights.tolist() == [0.0] * 4
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo"])
+def test_equal_rewards_have_no_advantage(estimator: str) -> None:
+    for size in range(2, 11):
+        for reward in (3.0, 0.1, -7.7, 1000.1):  # sums of most of these are rounded
+            weights = catlog.advantages(torch.full((size,), reward), estimator=estimator, epsilon=0)
+            assert weights.tolist() == [0.0] * size
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_large_rewards_keep_their_differences(estimator: str) -> None:
+    rewards = torch.tensor([0.0, 8.0, 24.0])
+    weights = catlog.advantages(rewards, estimator=estimator)
+    assert_close(catlog.advantages(rewards + 1e8, estimator=estimator), weights)
+
+
+def test_completions_without_tokens() -> None:
+    nothing = torch.zeros(4, 0)
+    for extra in (
+        {"estimator": "rloo"},
+        {"estimator": "criticater", "tokens": nothing.long()},
+        {"estimator": "vineppo", "values": nothing},
+    ):
+        assert catlog.advantages(ROWS, 2, nothing, **extra).shape == (4, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -3,6 +3,7 @@
 The models of transformers are made from small configurations, without a download.
 """
 
+import pickle
 import warnings
 from itertools import product
 from types import SimpleNamespace
@@ -159,6 +160,13 @@ def test_a_model_without_a_cache() -> None:
     assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
         catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
+
+
+def test_it_can_be_pickled() -> None:
+    q = catlog.CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
+    again = pickle.loads(pickle.dumps(q))
+    x = TEXTS.unsqueeze(1).expand(-1, 2, -1)
+    assert torch.equal(again.log_prob(x), q.log_prob(x))
 
 
 class Frozen(nn.Module):

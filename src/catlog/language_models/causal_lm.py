@@ -1,6 +1,6 @@
 """Language models of Hugging Face transformers as distributions of completions."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,7 +96,7 @@ class Uncached:
     """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
-        texts = Prompted(as_called(model, use_cache=False), prompts, mask)
+        texts = Prompted(partial(call, model, False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.check = texts.check
@@ -110,28 +110,20 @@ class Cached(Uncached):
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
         super().__init__(model, prompts, mask)
-        tokens = Prompted(as_called(model, use_cache=True), prompts, mask)
+        tokens = Prompted(partial(call, model, True), prompts, mask)
         self.start = tokens.start
         self.step = tokens.step
 
 
-Call = Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
-
-
-def as_called(model: nn.Module, use_cache: bool) -> Call:
-    """Return the model in the form that ``Prompted`` calls.
-
-    It gets new tokens and a cache of the earlier ones, or whole texts.
-    """
-
-    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
-        if use_cache:
-            options["past_key_values"] = None if cache is None else filled_cache(cache)
-        output = model(tokens, **options, use_cache=use_cache)
-        return widened(output.logits), keys_and_values(output) if use_cache else ()
-
-    return call
+def call(
+    model: nn.Module, use_cache: bool, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any
+) -> tuple[Tensor, Cache]:
+    """Call the model as ``Prompted`` does: with whole texts, or new tokens and the cache before."""
+    options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+    if use_cache:
+        options["past_key_values"] = None if cache is None else filled_cache(cache)
+    output = model(tokens, **options, use_cache=use_cache)
+    return widened(output.logits), keys_and_values(output) if use_cache else ()
 
 
 def filled_cache(cache: Cache) -> Any:

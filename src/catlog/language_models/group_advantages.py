@@ -133,6 +133,8 @@ def per_row(scores: Scores, present: Present, estimator: str, epsilon: float) ->
     """Return one advantage per row."""
     if estimator == "reinforce":
         return scores
+    # Differences from the first row: equal rewards are exactly 0, and large ones lose no digits.
+    scores = torch.where(present, scores - scores[:, :1], 0.0)
     if estimator == "rloo":
         return scores - mean_of_others(scores, present)
     count = present.sum(-1, keepdim=True)

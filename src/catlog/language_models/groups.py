@@ -87,6 +87,7 @@ def labels(groups: object, count: int) -> list[Hashable]:
         )
     # Entries of a NumPy array or of a tensor become Python values, which are hashable.
     entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]
+    entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
     if len(entries) != count:
         raise ValueError(
             f"advantages: `groups` must hold one label for each of the {count} rows of `rewards`, "
