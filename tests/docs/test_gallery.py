@@ -219,13 +219,13 @@ def test_transformer_policy(play) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_transformer_policy_notices_a_wrong_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that reads its character at the wrong place is refused."""
+    """A step whose second layer reads the keys and values of the first is refused."""
     # Compiling turns validation off for the whole process, and with it this check.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     source = (SCRIPTS / "transformer_policy.py").read_text(encoding="utf-8")
     model = source[: source.index("def excerpts")]
-    assert "cache.shape[-2]]" in model
-    for code, is_right in ((model, True), (model.replace("shape[-2]]", "shape[-2] - 1]"), False)):
+    assert "cache[:, i]" in model
+    for code, is_right in ((model, True), (model.replace("cache[:, i]", "cache[:, 0]"), False)):
         names: dict[str, Any] = {"__name__": "a_transformer"}
         exec(code, names)
         torch.manual_seed(0)
