@@ -80,9 +80,8 @@ class CausalLM(Autoregressive):
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
-        network = Cached if use_cache else Uncached
         super().__init__(
-            network(model, prompt_ids, mask),
+            Completions(model, prompt_ids, mask, use_cache),
             [vocabulary] * max_new_tokens,
             end=eos_token_id,
             temperature=temperature,
@@ -92,27 +91,23 @@ class CausalLM(Autoregressive):
         )
 
 
-class Uncached:
-    """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
+class Completions:
+    """The network of :class:`CausalLM`: all logits in one pass over whole texts.
 
-    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
+    With ``use_cache`` it draws token by token, with the model's cache.
+    """
+
+    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor, use_cache: bool) -> None:
         texts = Prompted(partial(call, model, False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.check = texts.check
         self.all_logits = texts.all_logits
-
-
-class Cached(Uncached):
-    """The same, which draws token by token with the model's cache."""
-
-    context_in_state = True
-
-    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
-        super().__init__(model, prompts, mask)
-        tokens = Prompted(partial(call, model, True), prompts, mask)
-        self.start = tokens.start
-        self.step = tokens.step
+        if use_cache:
+            tokens = Prompted(partial(call, model, True), prompts, mask)
+            self.context_in_state = True
+            self.start = tokens.start
+            self.step = tokens.step
 
 
 def call(
