@@ -123,19 +123,15 @@ def train(E: catlog.Estimator, seed: int) -> tuple[Policy, Critic, Tensor, list[
     memory: list[tuple[Tensor, ...]] = []
     returns = []
     for episode in range(EPISODES):
-        starts = [
-            environment.reset(seed=seed * 1000 + episode * ENVIRONMENTS + n)[0]
-            for n, environment in enumerate(environments)
-        ]
+        first = seed * 1000 + episode * ENVIRONMENTS
+        starts = [part.reset(seed=first + n)[0] for n, part in enumerate(environments)]
         state = torch.tensor(np.stack(starts))
         total = 0.0
         for _ in range(LENGTH):
             with torch.no_grad():
                 action = policy(state).sample()
-            results = [
-                environment.step(choice)
-                for environment, choice in zip(environments, action.numpy(), strict=True)
-            ]
+            pairs = zip(environments, action.numpy(), strict=True)
+            results = [environment.step(choice) for environment, choice in pairs]
             after = torch.tensor(np.stack([result[0] for result in results]))
             reward = torch.tensor([result[1] for result in results])
             memory.append((state, action, reward / 10, after))

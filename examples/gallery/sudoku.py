@@ -106,12 +106,6 @@ for name, E in {
     print(f"{name:10} unseen digits recognised: {accuracies}")
 
 # %%
-# A board as a trained network reads it, each symbol by the digit it was matched with.
-
-board = write(1)
-names = score(trained)[1]
-with torch.no_grad():
-    read = [1 + names.index(symbol) for symbol in trained(board[0]).argmax(-1).tolist()]
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):
     for seed, curve in enumerate(runs):
@@ -124,8 +118,12 @@ Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/sudoku.png", dpi=150)
 
 # %%
-# A board, and how it is read (blue):
+# A board, and how a trained network reads it (blue), each symbol by the digit it was matched with.
 
+board = write(1)
+names = score(trained)[1]
+with torch.no_grad():
+    read = [1 + names.index(symbol) for symbol in trained(board[0]).argmax(-1).tolist()]
 figure, panels = plt.subplots(4, 4, figsize=(4, 3.6), layout="constrained")
 for image, digit, axes in zip(board[0].view(16, 28, 28), read, panels.flat, strict=True):
     axes.imshow(image.numpy(), cmap="gray_r")

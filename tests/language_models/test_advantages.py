@@ -51,9 +51,8 @@ class Model:
         shown = torch.where(self.mask, TEXTS, SYMBOLS)
         table = torch.randn((SYMBOLS + 1,) * LENGTH, generator=generator, dtype=torch.float64)
         self.rewards = table[tuple(shown.T)]
-        self.gradient = torch.einsum(
-            "x,x,xtp->p", self.probs, self.rewards, self.scores
-        )  # of E[reward], in all logits
+        # Of E[reward], in all logits.
+        self.gradient = torch.einsum("x,x,xtp->p", self.probs, self.rewards, self.scores)
 
 
 MODELS = {"full": Model(ends=False), "ends": Model(ends=True)}
