@@ -287,6 +287,28 @@ def test_a_site_that_changes_what_it_depends_on_is_looked_at_again() -> None:
         assert_equal(found, brute_force(model, guide, form)[1])
 
 
+def test_dependences_are_found_once() -> None:
+    """Also where every run of the guide makes its own estimator, until that is another one."""
+    runs = 0
+
+    def model(samples: int) -> None:
+        pyro.sample("x", dist.Bernoulli(0.3))
+
+    def guide(samples: int) -> None:
+        nonlocal runs
+        runs += 1
+        pyro.sample("x", dist.Bernoulli(0.6), infer={"estimator": catlog.RLOO(samples)})
+
+    elbo = catlog.pyro.ELBO()
+    counts = []
+    for samples in (2, 2, 3, 3):
+        runs = 0
+        elbo.loss(model, guide, samples)
+        counts.append(runs)
+    assert counts[0] > counts[1] == counts[3] == 1
+    assert counts[2] > 1
+
+
 def test_guides_without_discrete_sites() -> None:
     def model() -> None:
         pyro.sample("z", dist.Normal(0.0, 1.0))
