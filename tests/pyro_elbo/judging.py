@@ -130,6 +130,12 @@ def assert_equal(found: Gradients, wanted: Gradients, atol: float = 1e-10) -> No
     assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 0.01
 
 
+def assert_same(found: tuple[Tensor, Gradients], wanted: tuple[Tensor, Gradients]) -> None:
+    """Check that both values are equal, and all gradients."""
+    torch.testing.assert_close(found[0], wanted[0], rtol=0, atol=1e-10)
+    assert_equal(found[1], wanted[1])
+
+
 def assert_mean(samples: Gradients, wanted: Gradients, error_rate: float = 1e-6) -> None:
     """Check that the mean over the copies is ``wanted``, by z-tests with a common error rate."""
     entries = sum(gradient.numel() for gradient in wanted.values())
