@@ -87,6 +87,22 @@ def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> N
     assert_close(steps, whole, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
+    q.check()
+    counts: list[int] = []
+    model.get_output_embeddings().register_forward_hook(
+        lambda module, arguments, output: counts.append(output.shape[1])
+    )
+    with torch.no_grad():
+        x = q.sample((2,))
+        assert counts == [1] * 8 if use_cache else max(counts) <= 8
+        counts.clear()
+        q.log_prob(x)
+    assert counts[0] == 8
+
+
 def test_the_contract_is_kept(model: Any) -> None:
     q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     q.check(lambda x: (x == 1).double().sum(-1))

@@ -1,6 +1,7 @@
 """Language models of Hugging Face transformers as distributions of completions."""
 
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class CausalLM(Autoregressive):
 
     Args:
         model: a causal model, such as ``AutoModelForCausalLM.from_pretrained(...)``. It is called
-            as ``model(input_ids, attention_mask=, position_ids=, past_key_values=, use_cache=)``.
+            as ``model(input_ids, attention_mask=, position_ids=, past_key_values=, use_cache=)``,
+            with ``logits_to_keep=`` if it has this argument.
         prompt_ids: int64 ``[*batch, length]``, padded on the left.
         attention_mask: ``[*batch, length]``, 0 or False where a prompt is padded; None: nowhere.
         max_new_tokens: the largest number of new tokens.
@@ -98,23 +100,36 @@ class Completions:
     """
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor, use_cache: bool) -> None:
-        texts = Prompted(partial(call, model, False), prompts, mask)
+        shared = (model, prompts.shape[-1], "logits_to_keep" in signature(model.forward).parameters)
+        texts = Prompted(partial(call, *shared, False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.check = texts.check
         self.all_logits = texts.all_logits
         if use_cache:
-            tokens = Prompted(partial(call, model, True), prompts, mask)
+            tokens = Prompted(partial(call, *shared, True), prompts, mask)
             self.context_in_state = True
             self.start = tokens.start
             self.step = tokens.step
 
 
 def call(
-    model: nn.Module, use_cache: bool, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any
+    model: nn.Module,
+    length: int,
+    can_omit: bool,
+    use_cache: bool,
+    tokens: Tensor,
+    positions: Tensor,
+    mask: Tensor,
+    cache: Any,
 ) -> tuple[Tensor, Cache]:
-    """Call the model as ``Prompted`` does: with whole texts, or new tokens and the cache before."""
+    """Call the model as ``Prompted`` does: with whole texts, or new tokens and the cache before.
+
+    Logits inside the prompt, of this length, are not computed if the model can omit them.
+    """
     options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+    if can_omit:
+        options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
     if use_cache:
         options["past_key_values"] = None if cache is None else filled_cache(cache)
     output = model(tokens, **options, use_cache=use_cache)
