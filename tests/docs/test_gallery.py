@@ -88,10 +88,8 @@ def test_vq_autoencoder(play: Play) -> None:
 
 def test_factored_bandit(play: Play) -> None:
     text = play("factored_bandit")
-    variance = {
-        name: numbers(text, name)[0]
-        for name in ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")
-    }
+    names = ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")
+    variance = {name: numbers(text, name)[0] for name in names}
     assert 3 * variance["Reinforce, exact baseline"] < variance["Reinforce"]
     assert variance["IndeCateR"] < variance["Reinforce, exact baseline"]
     assert all(numbers(text, name)[1] > 0 for name in variance)  # nobody beats the best action
@@ -143,10 +141,8 @@ def test_sudoku_rules() -> None:
 
 def test_oil_wildcatter(play: Play) -> None:
     text = play("oil_wildcatter")
-    profits = {
-        name: numbers(text, name)
-        for name in ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")
-    }
+    names = ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")
+    profits = {name: numbers(text, name) for name in names}
     for name, (mean, best, worst) in profits.items():
         assert worst <= mean <= best == 22.5, name
         assert mean > 10, name  # a coin for every decision earns 5
@@ -166,10 +162,8 @@ def test_mixture_posterior(play: Play) -> None:
 
 def test_per_example_gradients(play: Play) -> None:
     text = play("per_example_gradients")
-    draws = {
-        name: numbers(text, name)[0]
-        for name in ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
-    }
+    names = ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
+    draws = {name: numbers(text, name)[0] for name in names}
     assert draws["RLOO, 68"] < draws["RLOO, 17 evaluations"]
     assert draws["IndeCateR, 68, Latin"] < draws["IndeCateR, 17"] < draws["RLOO, 17 evaluations"]
 
@@ -266,10 +260,8 @@ def test_maxcut(play: Play) -> None:
 
 def test_product_modulo_7(play: Play) -> None:
     text = play("product_modulo_7")
-    bias = {
-        name: numbers(text, name)[:2]
-        for name in ("RLOO(40)", "RLOO(20), repeats=2", "IndeCateR(2)", "IndeCateR(1), repeats=2")
-    }
+    names = ("RLOO(40)", "RLOO(20), repeats=2", "IndeCateR(2)", "IndeCateR(1), repeats=2")
+    bias = {name: numbers(text, name)[:2] for name in names}
     for plain, repeated in zip(list(bias)[::2], list(bias)[1::2], strict=True):
         error = max(bias[plain][1], bias[repeated][1])
         assert bias[plain][0] < 0

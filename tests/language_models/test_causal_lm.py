@@ -92,9 +92,8 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
     q = catlog.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
     q.check()
     counts: list[int] = []
-    model.get_output_embeddings().register_forward_hook(
-        lambda module, arguments, output: counts.append(output.shape[1])
-    )
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: counts.append(output.shape[1]))
     with torch.no_grad():
         x = q.sample((2,))
         assert counts == [1] * 8 if use_cache else max(counts) <= 8
