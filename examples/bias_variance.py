@@ -35,37 +35,20 @@ ESTIMATORS: dict[str, catlog.Estimator] = {
 
 
 def gradients(E: catlog.Estimator, energy: Potts, logits: Tensor, repeats: int) -> Tensor:
-    """``[repeats, d, k]``: independent estimates of the gradient of E[softplus(energy)] in the
-    logits.
-    """
+    """``[repeats, d, k]``: independent estimates of the gradient of E[softplus(energy)]."""
     copies = logits.expand(repeats, D, K).clone().requires_grad_()
-    E(
-        lambda x: softplus(energy(x)), Independent(OneHotCategorical(logits=copies), 1)
-    ).sum().backward()
-    assert copies.grad is not None
-    return copies.grad
+    q = Independent(OneHotCategorical(logits=copies), 1)
+    return torch.autograd.grad(E(lambda x: softplus(energy(x)), q).sum(), copies)[0]
 
 
 def picture(measured: dict[str, list[tuple[float, float, float]]]) -> plt.Figure:
-    """Bias with its standard error, and variance: one line per estimator, one mark per strength of
-    the couplings.
-    """
+    """Bias with its standard error, and variance: one line per estimator."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for strength, marker, colour in zip(COUPLINGS, "os", ("tab:blue", "tab:red"), strict=True):
+    names = [f"{name} ({'unbiased' if E.unbiased else 'biased'})" for name, E in ESTIMATORS.items()]
+    for strength, mark in zip(COUPLINGS, ("ob", "sr"), strict=True):
         bias, error, variance = zip(*measured[strength], strict=True)
-        names = [
-            f"{name} ({'unbiased' if E.unbiased else 'biased'})" for name, E in ESTIMATORS.items()
-        ]
-        left.errorbar(
-            bias,
-            names,
-            xerr=error,
-            fmt=marker,
-            color=colour,
-            capsize=3,
-            label=f"{strength} couplings",
-        )
-        right.plot(variance, names, marker, color=colour)
+        left.errorbar(bias, names, xerr=error, fmt=mark, capsize=3, label=f"{strength} couplings")
+        right.plot(variance, names, mark)
     left.set(title="bias", xlabel="‖mean - gradient‖ / ‖gradient‖ (± s.e.)")
     right.set(title="variance", xlabel="variance over draws / ‖gradient‖²", xscale="log")
     for axes in (left, right):
@@ -89,10 +72,8 @@ def main(repeats: int, output: Path) -> None:
         for name, E in ESTIMATORS.items():
             estimates = gradients(E, energy, logits, repeats)
             variance = float(estimates.var(0).sum() / exact.square().sum())
-            bias, error = (
-                float((estimates.mean(0) - exact).norm() / exact.norm()),
-                (variance / repeats) ** 0.5,
-            )
+            bias = float((estimates.mean(0) - exact).norm() / exact.norm())
+            error = (variance / repeats) ** 0.5
             measured[strength].append((bias, error, variance))
             print(f"{name:24}{bias:>10.4f}{error:>10.4f}{variance:>12.4f}")
     print("\nThe bias of an unbiased estimator is noise: about as large as its standard error.")

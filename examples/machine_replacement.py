@@ -21,15 +21,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import catlog
+from catlog.distributions import Node
 
 K, T, DISCOUNT = 4, 6, 0.9  # conditions, days
-REWARD = -torch.tensor(
-    [[0.0, 3.0], [0.5, 3.0], [2.0, 3.0], [5.0, 4.0]]
-).double()  # of [keep, replace] by condition
+REWARD = -torch.tensor([[0, 6], [1, 6], [4, 6], [10, 8]]).double() / 2  # of [keep, replace]
 KEEP = torch.tensor([[5, 4, 1, 0], [0, 5, 4, 1], [0, 0, 5, 5], [0, 0, 0, 10]])
-P = (
-    torch.stack([KEEP, torch.tensor([9, 1, 0, 0]).expand(K, K)], 1).double() / 10
-)  # [state, action, next state]
+REPLACE = torch.tensor([9, 1, 0, 0]).expand(K, K)
+P = torch.stack([KEEP, REPLACE], 1).double() / 10  # [state, action, next state]
 
 
 def action_values(V: Tensor) -> Tensor:
@@ -44,9 +42,7 @@ for _ in range(500):
 
 
 def expected_return(theta: Tensor) -> Tensor:
-    """E[f] from a new machine under policies theta ``[*batch, K, 2]``, by dynamic programming; at
-    best V*(0).
-    """
+    """E[f] from a new machine under policies theta ``[*batch, K, 2]``; at best V*(0)."""
     worth = V
     for _ in range(T):
         worth = (theta.softmax(-1) * action_values(worth)).sum(-1)
@@ -56,22 +52,18 @@ def expected_return(theta: Tensor) -> Tensor:
 def trajectories(theta: Tensor) -> catlog.BayesianNetwork:
     """q(a_0, s_1, a_1, ..., s_T): a node for every action and for the condition that follows it."""
     wear = P.log().expand(*theta.shape[:-2], K, 2, K)  # impossible changes have logit -inf
-    nodes = {
-        "a0": catlog.distributions.Node([], theta[..., 0, :]),
-        "s1": catlog.distributions.Node(["a0"], wear[..., 0, :, :]),
-    }
+    nodes = {"a0": Node([], theta[..., 0, :]), "s1": Node(["a0"], wear[..., 0, :, :])}
     for t in range(1, T):
-        nodes[f"a{t}"] = catlog.distributions.Node([f"s{t}"], theta)
-        nodes[f"s{t + 1}"] = catlog.distributions.Node([f"s{t}", f"a{t}"], wear)
+        nodes[f"a{t}"] = Node([f"s{t}"], theta)
+        nodes[f"s{t + 1}"] = Node([f"s{t}", f"a{t}"], wear)
     return catlog.BayesianNetwork(nodes, theta.shape[:-2])
 
 
 def f(x: Tensor) -> Tensor:
     """The discounted reward of histories ``[n, *batch, 2 T]``."""
     before, actions = pad(x[..., 1:-1:2], (1, 0)), x[..., 0::2]
-    return (REWARD[before, actions] * DISCOUNT ** torch.arange(T).double()).sum(
-        -1
-    ) + DISCOUNT**T * V[x[..., -1]]
+    rewards = REWARD[before, actions] * DISCOUNT ** torch.arange(T).double()
+    return rewards.sum(-1) + DISCOUNT**T * V[x[..., -1]]
 
 
 def gradients(E: catlog.Estimator, theta: Tensor, repeats: int) -> Tensor:
@@ -81,17 +73,15 @@ def gradients(E: catlog.Estimator, theta: Tensor, repeats: int) -> Tensor:
 
 
 def train(E: catlog.Estimator | None, steps: int, policies: int = 16) -> Tensor:
-    """``[steps + 1, policies]``: the exact E[f] along gradient ascent; without E, with the exact
-    gradient.
-    """
+    """``[steps + 1, policies]``: the exact E[f] along gradient ascent by E, or exact if None."""
     theta = torch.zeros(policies, K, 2).double().requires_grad_()
     optimiser = torch.optim.Adam([theta], lr=0.1)
     curve = []
     for _ in range(steps + 1):
-        curve.append(value := expected_return(theta))
-        (theta.grad,) = torch.autograd.grad(
-            -(value if E is None else E(f, trajectories(theta))).sum(), theta
-        )
+        curve.append(expected_return(theta))
+        value = curve[-1] if E is None else E(f, trajectories(theta))
+        optimiser.zero_grad()
+        (-value.sum()).backward()
         optimiser.step()
     return torch.stack(curve).detach()
 
@@ -107,27 +97,17 @@ def picture(
     left.plot([value**0.5 for value in variance], names, "o", label="√variance")
     left.plot(bias, names, "x", color="tab:red", label="bias")
     left.plot(error, names, "|", color="tab:red", markersize=12, label="s.e. of bias")
-    left.set(
-        title=f"gradients, {n} evaluations of f each",
-        xscale="log",
-        xlabel="relative to ‖gradient‖",
-        ylim=(6.5, -1.2),
-    )
+    left.set(title=f"gradients, {n} evaluations of f each", xlabel="relative to ‖gradient‖")
+    left.set(xscale="log", ylim=(6.5, -1.2))
     left.legend(loc="upper center", ncols=3, columnspacing=1, handletextpad=0.2)
     for name, returns in curves.items():
-        steps, mean, error = (
-            range(len(returns)),
-            returns.mean(1),
-            returns.std(1) / returns.shape[1] ** 0.5,
-        )
-        right.plot(steps, mean, label=name)
+        mean, error = returns.mean(1), returns.std(1) / returns.shape[1] ** 0.5
+        right.plot(mean, label=name)
+        steps = range(len(mean))
         right.fill_between(steps, mean - error, mean + error, alpha=0.2, linewidth=0)
     right.axhline(float(V[0]), color="grey", linestyle=":", label="optimum by value iteration")
-    right.set(
-        xlabel="step",
-        ylabel="expected return E[f]",
-        title=f"training, mean ± s.e. of {returns.shape[1]} policies",
-    )
+    right.set(xlabel="step", ylabel="expected return E[f]")
+    right.set(title=f"training, mean ± s.e. of {returns.shape[1]} policies")
     right.legend(loc="lower right")
     return figure
 
@@ -137,35 +117,28 @@ def main(steps: int, repeats: int, output: Path) -> None:
     theta = torch.zeros(K, 2).double().requires_grad_()  # the policy that tosses a coin
     (exact,) = torch.autograd.grad(expected_return(theta), theta)
     difference = (gradients(catlog.Exact(), theta, 1)[0] - exact).abs().max()
-    print(
-        f"Dynamic programming and catlog.Exact ({(2 * K) ** T} points) agree to {difference:.0e}."
-    )
+    points = (2 * K) ** T
+    print(f"Dynamic programming and catlog.Exact ({points} points) agree to {difference:.0e}.")
     n = catlog.SCateR(1).evaluations(trajectories(theta))
-    alike = [
-        catlog.Reinforce(n),
-        catlog.RLOO(n),
-        catlog.LEG(1),
-        catlog.RAM(1),
-        catlog.CritiCateR(n),
-        catlog.SCateR(1),
-    ]
-    estimators = {type(E).__name__: E for E in alike} | {
-        "SCateR, common": catlog.SCateR(1, suffix="common")
+    estimators = {
+        "Reinforce": catlog.Reinforce(n),
+        "RLOO": catlog.RLOO(n),
+        "LEG": catlog.LEG(1),
+        "RAM": catlog.RAM(1),
+        "CritiCateR": catlog.CritiCateR(n),
+        "SCateR": catlog.SCateR(1),
+        "SCateR, common": catlog.SCateR(1, suffix="common"),
     }
-    print(
-        f"\nRelative to the exact gradient, at {n} evaluations of f:\n"
-        f"{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}"
-    )
+    print(f"\nRelative to the exact gradient, at {n} evaluations of f:")
+    print(f"{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}")
     measured, curves = {}, {}
     for name, E in estimators.items():
         estimates = gradients(E, theta, repeats)
         variance = float(estimates.var(0).sum() / exact.square().sum())
-        measured[name] = (
-            float((estimates.mean(0) - exact).norm() / exact.norm()),
-            (variance / repeats) ** 0.5,
-            variance,
-        )
-        print(f"{name:16}{measured[name][0]:>10.4f}{measured[name][1]:>10.4f}{variance:>12.4f}")
+        bias = float((estimates.mean(0) - exact).norm() / exact.norm())
+        error = (variance / repeats) ** 0.5
+        measured[name] = bias, error, variance
+        print(f"{name:16}{bias:>10.4f}{error:>10.4f}{variance:>12.4f}")
     print(f"\nExpected return, optimum {V[0]:.3f}:\n{'':16}{'before':>10}{'after':>10}")
     for name in ("exact gradient", min(measured, key=lambda name: measured[name][-1]), "Reinforce"):
         curves[name] = train(estimators.get(name), steps)

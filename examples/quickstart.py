@@ -28,9 +28,8 @@ def negated_elbo(
     prior = Independent(Bernoulli(logits=torch.zeros(len(images), BITS)), 1)
 
     def reconstruction_loss(z: Tensor) -> Tensor:  # [n, batch, bits] -> [n, batch]
-        pixels = Bernoulli(
-            logits=decoder(z), validate_args=False
-        )  # grey values between 0 and 1 are fine
+        # Grey values between 0 and 1 are fine.
+        pixels = Bernoulli(logits=decoder(z), validate_args=False)
         return -pixels.log_prob(images).sum(-1)
 
     return E(reconstruction_loss, q) + kl_divergence(q, prior)

@@ -63,9 +63,7 @@ class Policy(nn.Module):
 
 
 def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[float], float]:
-    """E[f] at regular intervals (each from 256 new strings), and the trained policy's probability
-    of the word.
-    """
+    """E[f] at regular intervals, from 256 new strings, and the probability of the word at last."""
     torch.manual_seed(seed)  # the same initial weights for every estimator
     q = catlog.Autoregressive(policy := Policy(), [K] * D)
     optimiser = torch.optim.Adam(policy.parameters(), lr=1e-2)
@@ -74,13 +72,11 @@ def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[
         if step % every == 0:
             curve.append(float(f(q.sample((256,))).mean()))
         optimiser.zero_grad()
-        (
-            -E(lambda x: f(x) - TEMPERATURE * q.log_prob(x).detach(), q)
-        ).backward()  # E[f] + TEMPERATURE * entropy
+        value = E(lambda x: f(x) - TEMPERATURE * q.log_prob(x).detach(), q)
+        (-value).backward()  # value: E[f] + TEMPERATURE * entropy
         optimiser.step()
-    return curve, float(
-        q.log_prob(torch.tensor([LETTERS.index(letter) for letter in WORD])).detach().exp()
-    )
+    word = torch.tensor([LETTERS.index(letter) for letter in WORD])
+    return curve, q.log_prob(word).exp().item()
 
 
 def picture(curves: dict[str, tuple[Tensor, Tensor]], every: int, n: int) -> plt.Figure:
@@ -92,11 +88,8 @@ def picture(curves: dict[str, tuple[Tensor, Tensor]], every: int, n: int) -> plt
         axes.plot(steps := torch.arange(len(mean)) * every, mean, label=name)
         axes.fill_between(steps, mean - error, mean + error, alpha=0.2, linewidth=0)
     axes.axhline(1, color="grey", linestyle=":")
-    axes.set(
-        xlabel="step",
-        ylabel="expected score E[f]",
-        title=f"learning a hidden word, {n} evaluations of f per step",
-    )
+    axes.set(xlabel="step", ylabel="expected score E[f]")
+    axes.set(title=f"learning a hidden word, {n} evaluations of f per step")
     axes.legend(loc="lower right", title="mean ± s.e. over seeds")
     return figure
 

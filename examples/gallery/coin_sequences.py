@@ -67,9 +67,10 @@ digits = [[len(COINS) + int(digit) for digit in str(n)] for n in AMOUNTS.tolist(
 prompts, mask = left_padded(digits)
 
 
-def payments(policy: Policy) -> catlog.Autoregressive:
+def payments(policy: Policy, temperature: float = 1.0) -> catlog.Autoregressive:
     """Return the distribution of coin sequences, one batch element for each amount."""
-    return catlog.Autoregressive(Prompted(policy, prompts, mask), [len(COINS)] * LENGTH, end=END)
+    sizes, network = [len(COINS)] * LENGTH, Prompted(policy, prompts, mask)
+    return catlog.Autoregressive(network, sizes, end=END, temperature=temperature)
 
 
 # %%
@@ -180,10 +181,7 @@ for name in ("RLOO", "CritiCateR", "SCateR"):
 # This is what the policy writes. A low temperature makes it take the most likely token at each
 # step.
 
-policy = runs["RLOO"][0][1]
-cold = catlog.Autoregressive(
-    Prompted(policy, prompts, mask), [len(COINS)] * LENGTH, end=END, temperature=0.01
-)
+cold = payments(runs["RLOO"][0][1], temperature=0.01)
 x = cold.sample()
 for amount, row, length in zip(AMOUNTS.tolist(), x, cold.lengths(x).tolist(), strict=True):
     coins = [str(int(COINS[token])) for token in row[:length] if token != END]

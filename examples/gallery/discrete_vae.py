@@ -42,9 +42,8 @@ class Autoencoder(nn.Module):
         """The negated ELBO of every image."""
         q = Independent(Bernoulli(logits=self.encoder(images)), 1)
         prior = Independent(Bernoulli(logits=torch.zeros_like(q.base_dist.logits)), 1)
-        return E(
-            lambda z: -Bernoulli(logits=self.decoder(z)).log_prob(images).sum(-1), q
-        ) + kl_divergence(q, prior)
+        value = E(lambda z: -Bernoulli(logits=self.decoder(z)).log_prob(images).sum(-1), q)
+        return value + kl_divergence(q, prior)
 
 
 # %%
@@ -52,9 +51,7 @@ class Autoencoder(nn.Module):
 # measured in the same way, with 5 draws of the bits.
 
 estimators = {
-    "IndeCateR": catlog.IndeCateR(
-        samples=6, variables=3, draws="latin"
-    ),  # 3 of the 24 bits of each draw
+    "IndeCateR": catlog.IndeCateR(samples=6, variables=3, draws="latin"),  # 3 bits of each draw
     "RLOO": catlog.RLOO(samples=24),
     "Gumbel-Softmax, 0.5": catlog.GumbelSoftmax(samples=24, temperature=0.5),
     "Gumbel-Softmax, 1.0": catlog.GumbelSoftmax(samples=24, temperature=1.0),
@@ -90,10 +87,8 @@ figure.savefig("demo/discrete_vae.png", dpi=150)
 
 with torch.no_grad():
     z = (models["IndeCateR"].encoder(test[:10]) > 0).float()
-    pictures = torch.stack([test[:10], models["IndeCateR"].decoder(z).sigmoid()]).view(
-        2, 2, 5, 28, 28
-    )
-pictures = pictures.permute(1, 0, 3, 2, 4).reshape(4 * 28, 5 * 28)
+    pictures = torch.stack([test[:10], models["IndeCateR"].decoder(z).sigmoid()])
+pictures = pictures.view(2, 2, 5, 28, 28).permute(1, 0, 3, 2, 4).reshape(4 * 28, 5 * 28)
 figure, axes = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
 axes.imshow(pictures.numpy(), cmap="gray_r")
 axes.axis("off")

@@ -28,13 +28,9 @@ pairs = torch.randn(CUSTOMERS, DECISIONS, OPTIONS, DECISIONS, OPTIONS) / 2
 
 
 def reward(x: Tensor) -> Tensor:
-    """``[..., customers, decisions]`` to ``[..., customers]``: tastes and their interactions,
-    squashed.
-    """
-    one_hot = torch.nn.functional.one_hot(x, OPTIONS).float()
-    score = (one_hot * taste).sum((-1, -2)) + torch.einsum(
-        "...cdo,cdoep,...cep->...c", one_hot, pairs, one_hot
-    )
+    """``[..., customers, decisions]`` to ``[..., customers]``: a squashed score."""
+    x = torch.nn.functional.one_hot(x, OPTIONS).float()
+    score = (x * taste).sum((-1, -2)) + torch.einsum("...cdo,cdoep,...cep->...c", x, pairs, x)
     return 10 * (score / 2).sigmoid()
 
 
@@ -73,15 +69,8 @@ def gradient(E: catlog.Estimator, logits: Tensor) -> Tensor:
 
 start = torch.zeros(CUSTOMERS, DECISIONS, OPTIONS)
 truth = gradient(exact, start)
-best = (
-    reward(
-        torch.cartesian_prod(*[torch.arange(OPTIONS)] * DECISIONS)
-        .unsqueeze(1)
-        .expand(-1, CUSTOMERS, -1)
-    )
-    .amax(0)
-    .mean()
-)
+actions = torch.cartesian_prod(*[torch.arange(OPTIONS)] * DECISIONS)
+best = reward(actions.unsqueeze(1).expand(-1, CUSTOMERS, -1)).amax(0).mean()
 variance, curves = {}, {}
 for name, make in estimators.items():
     torch.manual_seed(1)

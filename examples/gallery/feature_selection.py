@@ -29,12 +29,14 @@ STEPS = 8 if QUICK else 60
 real, labels = load_wine(return_X_y=True)
 shuffled = np.random.default_rng(0).permuted(real, axis=0)
 columns = np.concatenate([real, shuffled], 1)
-rest, test, y_rest, y_test = train_test_split(
-    columns, labels, test_size=0.3, random_state=0, stratify=labels
-)
-train, held_out, y_train, y_held_out = train_test_split(
-    rest, y_rest, test_size=0.5, random_state=0, stratify=y_rest
-)
+
+
+def split(rows: np.ndarray, truth: np.ndarray, share: float) -> list[np.ndarray]:
+    return train_test_split(rows, truth, test_size=share, random_state=0, stratify=truth)
+
+
+rest, test, y_rest, y_test = split(columns, labels, 0.3)
+train, held_out, y_train, y_held_out = split(rest, y_rest, 0.5)
 
 # %%
 # The metric is plain numpy and scikit-learn, one selection at a time. Selections repeat as the
@@ -92,11 +94,7 @@ for ax, (name, history) in zip(axes, histories.items(), strict=True):
     ax.plot(paths[:, :13], color="tab:blue")
     ax.set(title=name, xlabel="step")
 axes[0].set(ylabel="probability of being selected", ylim=(0, 1))
-figure.legend(
-    [axes[0].lines[-1], axes[0].lines[0]],
-    ["real columns", "shuffled copies"],
-    loc="outside lower center",
-    ncols=2,
-)
+lines = {"real columns": axes[0].lines[-1], "shuffled copies": axes[0].lines[0]}
+figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=2)
 Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/feature_selection.png", dpi=150)

@@ -55,15 +55,13 @@ class Reader(nn.Module):
     def classify(self, images: Tensor, x: Tensor) -> Tensor:
         """Logits ``[n, batch, 10]`` of images of which the patches x ``[n, batch, 3]`` are seen."""
         seen = torch.zeros(*x.shape[:-1], 16).scatter(-1, x, 1.0)
-        return self.classifier(
-            torch.cat([seen, (patches(images) * seen.unsqueeze(-1)).flatten(-2)], -1)
-        )
+        pixels = (patches(images) * seen.unsqueeze(-1)).flatten(-2)
+        return self.classifier(torch.cat([seen, pixels], -1))
 
     def loss(self, images: Tensor, labels: Tensor, E: catlog.Estimator) -> Tensor:
         def f(x: Tensor) -> Tensor:
-            return cross_entropy(
-                self.classify(images, x).movedim(-1, 1), labels.expand(len(x), -1), reduction="none"
-            )
+            logits = self.classify(images, x).movedim(-1, 1)
+            return cross_entropy(logits, labels.expand(len(x), -1), reduction="none")
 
         return E(f, Independent(Categorical(logits=self.policy(thumbnail(images))), 1))
 
@@ -91,16 +89,12 @@ for name, E in estimators.items():
             curves[name].append(float(right.float().mean()))
         rows = torch.randint(len(data.train), (32,))
         optimiser.zero_grad()
-        reader.loss(
-            data.train[rows], data.train_labels[rows], E or catlog.RLOO(46)
-        ).mean().backward()
+        loss = reader.loss(data.train[rows], data.train_labels[rows], E or catlog.RLOO(46))
+        loss.mean().backward()
         optimiser.step()
     print(f"{name:16} test accuracy {curves[name][-1]:.3f}")
 
 # %%
-# The patches that the trained policy likes best. In this short training it settles on three good
-# places for all digits.
-
 figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 for name, curve in curves.items():
     axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
@@ -110,19 +104,15 @@ Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/hard_attention.png", dpi=150)
 
 # %%
-# Where the policy prefers to look:
+# Where the policy prefers to look. In this short training it settles on three good places for all
+# digits.
 
 with torch.no_grad():
     best = readers["IndeCateR"].policy(thumbnail(data.test)).argmax(-1)
 count = len(best.sort(-1).values.unique(dim=0))
 print(f"different sets of patches preferred on {len(best)} test digits: {count}")
-seen = (
-    torch.zeros(10, 16)
-    .scatter(1, best[:10], 1.0)
-    .view(10, 4, 4)
-    .repeat_interleave(7, 1)
-    .repeat_interleave(7, 2)
-)
+seen = torch.zeros(10, 16).scatter(1, best[:10], 1.0).view(10, 4, 4)
+seen = seen.repeat_interleave(7, 1).repeat_interleave(7, 2)
 figure, panels = plt.subplots(2, 5, figsize=(6.5, 2.8), layout="constrained")
 for image, mask, axes in zip(data.test[:10].view(10, 28, 28), seen, panels.flat, strict=True):
     axes.imshow((image * (0.25 + 0.75 * mask)).numpy(), cmap="gray_r", vmin=0, vmax=1)

@@ -37,10 +37,8 @@ QUICK = "CATLOG_QUICK" in os.environ
 BITS, EPOCHS = 12, 2 if QUICK else 30
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-train, test = (
-    TensorDataset(images[:1500], labels[:1500]),
-    TensorDataset(images[1500:], labels[1500:]),
-)
+train = TensorDataset(images[:1500], labels[:1500])
+test = TensorDataset(images[1500:], labels[1500:])
 
 # %%
 # The module. Training and validation share the loss, so validation also calls the estimator.
@@ -60,9 +58,8 @@ class Hash(lightning.LightningModule):
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         def f(z: Tensor) -> Tensor:
-            return cross_entropy(
-                self.classifier(z).movedim(-1, 1), labels.expand(len(z), -1), reduction="none"
-            )
+            logits = self.classifier(z).movedim(-1, 1)
+            return cross_entropy(logits, labels.expand(len(z), -1), reduction="none")
 
         return self.E(f, Independent(Bernoulli(logits=self.encoder(images)), 1)).mean()
 
@@ -127,12 +124,8 @@ with torch.no_grad():
 axes.imshow(codes.T.numpy(), aspect="auto", cmap="Greys", interpolation="nearest")
 count = labels[1500:].bincount()
 edges = count.cumsum(0)
-axes.set(
-    title="the bits of unseen digits",
-    yticks=[],
-    xticks=(edges - count / 2).tolist(),
-    xticklabels=range(10),
-)
+axes.set(title="the bits of unseen digits", yticks=[])
+axes.set_xticks((edges - count / 2).tolist(), range(10))
 for edge in edges[:-1].tolist():
     axes.axvline(edge, color="tab:red", linewidth=0.7)
 figure.savefig("demo/lightning_module_bits.png", dpi=150)

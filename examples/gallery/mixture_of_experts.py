@@ -123,10 +123,8 @@ def test(model: Mixture) -> tuple[float, float]:
     place, content, sector, target = held_out
     expert = model.router(place).argmax(-1)
     x = nn.functional.one_hot(expert, EXPERTS).float()
-    counts = torch.zeros(EXPERTS, EXPERTS)
-    counts.index_put_(
-        (sector.flatten(), expert.flatten()), torch.ones(expert.numel()), accumulate=True
-    )
+    pairs = (EXPERTS * sector + expert).flatten()
+    counts = pairs.bincount(minlength=EXPERTS**2).view(EXPERTS, EXPERTS)
     # The share of tokens in the most frequent sector of their expert.
     return float(model.loss(x, content, target).mean()), float(counts.amax(0).sum() / counts.sum())
 

@@ -55,9 +55,7 @@ def parameters() -> list[Tensor]:
 
 estimators = {
     "Exact": catlog.Pathwise(catlog.Exact()),  # all 8 components
-    "IndeCateR": catlog.Pathwise(
-        catlog.IndeCateR(1)
-    ),  # 8 components compared, the gradient of f from one
+    "IndeCateR": catlog.Pathwise(catlog.IndeCateR(1)),  # all 8 too, the gradient of f from one
     "RLOO": catlog.Pathwise(catlog.RLOO(8)),
     "Reinforce": catlog.Pathwise(catlog.Reinforce(8)),
 }
@@ -67,16 +65,10 @@ estimators = {
 
 for name, E in estimators.items():
     theta = parameters()
-    gradients = [
-        torch.autograd.grad(loss(E, *theta, batch=1).sum(), theta[:2]) for _ in range(REPEATS)
-    ]
-    weights, means = (
-        float(torch.stack(repeats).var(0).sum()) for repeats in zip(*gradients, strict=True)
-    )
-    print(
-        f"{name:10} variance of the gradient in the weights: {weights:.3f}, "
-        f"in the means: {means:.3f}"
-    )
+    values = [loss(E, *theta, batch=1).sum() for _ in range(REPEATS)]
+    repeats = zip(*[torch.autograd.grad(value, theta[:2]) for value in values], strict=True)
+    weights, means = [torch.stack(gradients).var(0).sum() for gradients in repeats]
+    print(f"{name:10} variance of the gradient: weights {weights:.3f}, means {means:.3f}")
 
 # %%
 # Training, 16 draws of the noise per step.
@@ -89,9 +81,7 @@ for name, E in estimators.items():
     for step in range(STEPS + 1):
         if step % (STEPS // 20) == 0:
             with torch.no_grad():
-                curves[name].append(
-                    float(loss(catlog.Pathwise(catlog.Exact()), *theta, batch=2000).mean())
-                )
+                curves[name].append(loss(estimators["Exact"], *theta, batch=2000).mean().item())
         optimiser.zero_grad()
         loss(E, *theta, batch=16).mean().backward()
         optimiser.step()
@@ -105,9 +95,8 @@ axes[0].contourf(side, side, log_target(grid).exp(), levels=12, cmap="Blues")
 axes[0].set(title="the target")
 logits, mean, log_scale = (parameter.detach() for parameter in trained["Exact"])
 parts = Independent(Normal(mean, log_scale.exp()), 1).log_prob(grid.unsqueeze(-2))
-axes[1].contourf(
-    side, side, (logits.log_softmax(-1) + parts).logsumexp(-1).exp(), levels=12, cmap="Oranges"
-)
+density = (logits.log_softmax(-1) + parts).logsumexp(-1).exp()
+axes[1].contourf(side, side, density, levels=12, cmap="Oranges")
 axes[1].scatter(*mean.T, s=600 * logits.softmax(-1), facecolor="none", edgecolor="black")
 axes[1].set(title="the mixture; circles: weights")
 for ax in axes:

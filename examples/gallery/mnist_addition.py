@@ -38,15 +38,12 @@ def accuracy(network: nn.Module) -> tuple[float, float]:
     """Of the sums and of the single digits of the test set, as the network reads them."""
     with torch.no_grad():
         read = network(test.images[test.index]).argmax(-1)
-    return float((read.sum(-1) == test.sums).float().mean()), float(
-        (read == test.labels).float().mean()
-    )
+    is_right = (read.sum(-1) == test.sums), (read == test.labels)
+    return is_right[0].float().mean().item(), is_right[1].float().mean().item()
 
 
 estimators = {
-    "IndeCateR": catlog.IndeCateR(
-        samples=4, per_variable=True
-    ),  # 4 draws for every digit, 120 evaluations
+    "IndeCateR": catlog.IndeCateR(samples=4, per_variable=True),  # for 3 digits: 120 evaluations
     "RLOO": catlog.RLOO(samples=120),
 }
 curves: dict[str, list[list[float]]] = {}

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import catlog
+from catlog.distributions import Node
 
 QUICK = "CATLOG_QUICK" in os.environ
 STEPS, RUNS = 30 if QUICK else 400, 16
@@ -36,16 +37,12 @@ PAYOFF = torch.tensor([-70.0, 50.0, 200.0])  # of drilling, in thousands of doll
 
 
 def network(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
-    """``RUNS`` separate wildcatters, each with separate logits ``test [2]`` and ``drill [report,
-    2]``.
-    """
+    """``RUNS`` wildcatters, each with its own logits ``test [2]`` and ``drill [report, 2]``."""
     nodes = {
-        "oil": catlog.distributions.Node([], OIL.expand(RUNS, 3), fixed=True),
-        "test": catlog.distributions.Node([], test),
-        "report": catlog.distributions.Node(
-            ["test", "oil"], REPORT.expand(RUNS, 2, 3, 4), fixed=True
-        ),
-        "drill": catlog.distributions.Node(["report"], drill),
+        "oil": Node([], OIL.expand(RUNS, 3), fixed=True),
+        "test": Node([], test),
+        "report": Node(["test", "oil"], REPORT.expand(RUNS, 2, 3, 4), fixed=True),
+        "drill": Node(["report"], drill),
     }
     return catlog.BayesianNetwork(nodes, (RUNS,))
 
@@ -70,10 +67,8 @@ estimators = {
 curves, policies = {}, {}
 for name, E in estimators.items():
     torch.manual_seed(0)
-    test, drill = (
-        torch.zeros(RUNS, 2, requires_grad=True),
-        torch.zeros(RUNS, 4, 2, requires_grad=True),
-    )
+    test = torch.zeros(RUNS, 2, requires_grad=True)
+    drill = torch.zeros(RUNS, 4, 2, requires_grad=True)
     optimiser = torch.optim.Adam([test, drill], lr=0.03)
     curves[name] = []
     for _ in range(STEPS + 1):
@@ -85,9 +80,8 @@ for name, E in estimators.items():
         optimiser.step()
     policies[name] = test.softmax(-1)[:, 1].detach(), drill.softmax(-1)[:, :, 1].detach()
     final = curves[name][-1]
-    n = E.evaluations(q)
     print(
-        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, "
+        f"{name:15} {E.evaluations(q):3} evaluations: mean profit {final.mean():6.2f} of 22.50, "
         f"worst of {RUNS} runs {final.min():6.2f}"
     )
 
@@ -98,8 +92,7 @@ for name, E in estimators.items():
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():
-    values = torch.stack(curve)
-    axes.plot(values.mean(1), label=name)
+    axes.plot(torch.stack(curve).mean(1), label=name)
 axes.axhline(22.5, color="grey", linestyle=":", label="best policy: 22.5")
 axes.axhline(20, color="grey", linestyle="--", linewidth=0.8, label="drill without a test: 20")
 axes.set(xlabel="step", ylabel="expected profit (1000 $), mean of 16 runs", ylim=(0, 24))

@@ -30,10 +30,8 @@ images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = (
-            nn.Linear(64, 16),
-            nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64)),
-        )
+        self.encoder = nn.Linear(64, 16)
+        self.decoder = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64))
 
     def forward(self, image: Tensor, E: catlog.Estimator) -> Tensor:
         q = Independent(Bernoulli(logits=self.encoder(image), validate_args=False), 1)
@@ -50,8 +48,8 @@ for _ in range(20 if QUICK else 300):
 # %%
 # One gradient per example: ``randomness="different"`` gives every example separate draws. Two
 # things to know: distributions are made with ``validate_args=False`` (a check of numbers is
-# impossible inside vmap), and only *first* derivatives are those of the estimator: a Hessian by
-# ``torch.func.hessian`` is right with ``catlog.Exact`` alone.
+# impossible inside vmap), and only Exact, Reinforce and RLOO have *second* derivatives
+# (``torch.func.hessian``); the other estimators raise an error.
 
 weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -59,9 +57,8 @@ weights = {name: parameter.detach() for name, parameter in model.named_parameter
 def per_example(E: catlog.Estimator) -> Tensor:
     """``[examples, 16, 64]``: the gradient of the loss of each example in the encoder's weights."""
     of_one = grad(lambda weights, image: functional_call(model, weights, (image, E)))
-    return vmap(of_one, in_dims=(None, 0), randomness="different")(weights, images[:EXAMPLES])[
-        "encoder.weight"
-    ]
+    of_all = vmap(of_one, in_dims=(None, 0), randomness="different")
+    return of_all(weights, images[:EXAMPLES])["encoder.weight"]
 
 
 estimators: dict[str, catlog.Estimator] = {
@@ -91,16 +88,9 @@ for name, E in estimators.items():
 # differ only in the noise of the draws.
 
 figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
-axes.barh(
-    list(draws), list(examples.values()), color="lightgrey", label="which examples are in the batch"
-)
-axes.barh(
-    list(draws),
-    list(draws.values()),
-    left=list(examples.values()),
-    color="tab:blue",
-    label="the draws of the code",
-)
+names, left, width = list(draws), list(examples.values()), list(draws.values())
+axes.barh(names, left, color="lightgrey", label="which examples are in the batch")
+axes.barh(names, width, left=left, color="tab:blue", label="the draws of the code")
 axes.invert_yaxis()
 axes.set(xlabel="variance of the gradient of one example (encoder's weights)")
 axes.legend()

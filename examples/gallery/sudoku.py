@@ -52,12 +52,9 @@ def f(x: Tensor) -> Tensor:
 
 data = load("mnist-5000")
 SOLUTION = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
-images = torch.stack(
-    [data.train[data.train_labels == digit] for digit in (1, 2, 3, 4)]
-)  # [4, 400, 784]
-unseen = torch.stack(
-    [data.test[data.test_labels == digit] for digit in (1, 2, 3, 4)]
-)  # [4, 100, 784]
+# [4, 400, 784] and [4, 100, 784]
+images = torch.stack([data.train[data.train_labels == digit] for digit in (1, 2, 3, 4)])
+unseen = torch.stack([data.test[data.test_labels == digit] for digit in (1, 2, 3, 4)])
 
 
 def write(boards: int) -> Tensor:
@@ -109,21 +106,11 @@ for name, E in {
     print(f"{name:10} unseen digits recognised: {accuracies}")
 
 # %%
-# A board as a trained network reads it, each symbol by the digit it was matched with.
-
-board = write(1)
-names = score(trained)[1]
-with torch.no_grad():
-    read = [1 + names.index(symbol) for symbol in trained(board[0]).argmax(-1).tolist()]
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):
     for seed, curve in enumerate(runs):
-        axes.plot(
-            torch.linspace(0, STEPS, len(curve)),
-            curve,
-            color=f"C{colour}",
-            label=name if seed == 0 else None,
-        )
+        steps = torch.linspace(0, STEPS, len(curve))
+        axes.plot(steps, curve, color=f"C{colour}", label=name if seed == 0 else None)
 axes.axhline(0.25, color="grey", linestyle=":", label="chance")
 axes.set(xlabel="step", ylabel="unseen digits recognised", ylim=(0.2, 1.02))
 axes.legend(loc="lower right")
@@ -131,8 +118,12 @@ Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/sudoku.png", dpi=150)
 
 # %%
-# A board, and how it is read (blue):
+# A board, and how a trained network reads it (blue), each symbol by the digit it was matched with.
 
+board = write(1)
+names = score(trained)[1]
+with torch.no_grad():
+    read = [1 + names.index(symbol) for symbol in trained(board[0]).argmax(-1).tolist()]
 figure, panels = plt.subplots(4, 4, figsize=(4, 3.6), layout="constrained")
 for image, digit, axes in zip(board[0].view(16, 28, 28), read, panels.flat, strict=True):
     axes.imshow(image.numpy(), cmap="gray_r")

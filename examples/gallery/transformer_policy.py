@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import catlog
+from catlog.distributions import Prompted
 
 with contextlib.redirect_stdout(io.StringIO()):  # the import prints the text
     import this
@@ -41,9 +42,9 @@ text = re.sub("[^a-z]+", " ", codecs.decode(this.s, "rot13").lower())
 corpus = torch.tensor([LETTERS.index(letter) for letter in text])
 
 # %%
-# The model. ``forward`` reads finished texts under a causal mask. ``step`` reads one more character
-# and uses the keys and values of all earlier ones. The cache is a tensor
-# ``[*lead, layers, 2, characters, width]`` which grows by one character at each step.
+# The model. It reads whole texts under a causal mask, or one more character with the keys and
+# values of all earlier ones. The cache is a tensor ``[n, layers, 2, characters, width]`` which
+# grows by one character at each step.
 
 
 class Block(nn.Module):
@@ -56,18 +57,18 @@ class Block(nn.Module):
             nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
         )
 
-    def forward(self, h: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``h [*lead, t, width]`` to the same, and all keys and values ``[*lead, 2, T, width]``."""
+    def forward(self, h: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``h [n, t, width]`` to the same, and all keys and values ``[n, 2, T, width]``."""
         query, *new = self.project(self.norm(h)).chunk(3, -1)
-        known = torch.stack(new, -3)
+        known = torch.stack(new, 1)
         if past is not None:
             known = torch.cat([past, known], -2)
         heads = [
-            part.unflatten(-1, (HEADS, -1)).transpose(-2, -3) for part in (query, *known.unbind(-3))
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (query, *known.unbind(1))
         ]
         # A single new character may see everything that is known.
         mixed = scaled_dot_product_attention(*heads, is_causal=past is None)
-        h = h + self.mix(mixed.transpose(-2, -3).flatten(-2))
+        h = h + self.mix(mixed.transpose(1, 2).flatten(-2))
         return h + self.feedforward(h), known
 
 
@@ -79,52 +80,25 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.out = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, K))
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens ``[*lead, t]`` to the next ones' logits ``[*lead, t, K]``, and the cache."""
-        h, cache = self.token(tokens) + self.place.weight[: tokens.shape[-1]], []
-        for block in self.blocks:
-            h, known = block(h)
-            cache.append(known)
-        return self.out(h), torch.stack(cache, -4)
-
-    def step(self, token: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
-        """One more token ``[*lead]`` to the next one's logits ``[*lead, K]``, and the cache."""
-        h, grown = (self.token(token) + self.place.weight[cache.shape[-2]]).unsqueeze(-2), []
-        for block, past in zip(self.blocks, cache.unbind(-4), strict=True):
-            h, known = block(h, past)
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """New tokens ``[n, t]`` to the next ones' logits ``[n, t, K]``, and the cache."""
+        h, grown = self.token(tokens) + self.place(positions), []
+        for i, block in enumerate(self.blocks):
+            h, known = block(h, None if cache is None else cache[:, i])
             grown.append(known)
-        return self.out(h).squeeze(-2), torch.stack(grown, -4)
+        return self.out(h), torch.stack(grown, 1)
 
 
 # %%
-# What :class:`~catlog.Autoregressive` needs: the state before the first new character, one step,
-# and all logits of a finished text. The prompts are a batch of contexts, so ``lead`` is
-# ``[rows, prompts]``. The last character of the prompt is read by the first step.
-
-
-class Completion:
-    def __init__(self, model: GPT, prompts: Tensor) -> None:
-        self.model = model
-        self.prompts = prompts
-
-    def start(self, lead: torch.Size) -> Tensor:
-        _, cache = self.model(self.prompts[:, :-1])  # once for all rows
-        return cache.expand(*lead, *cache.shape[1:])
-
-    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        if previous is None:
-            previous = self.prompts[:, -1].expand(state.shape[:-4])
-        return self.model.step(previous, state)
-
-    def all_logits(self, x: Tensor) -> Tensor:
-        prompts = self.prompts.expand(*x.shape[:-1], -1)
-        logits, _ = self.model(torch.cat([prompts, x[..., :-1]], -1))
-        return logits[..., PROMPT - 1 :, :]
+# :class:`~catlog.distributions.Prompted` makes it complete prompts. These have equal lengths, so
+# nothing is padded, and the model ignores ``mask``.
 
 
 def completions(model: GPT, prompts: Tensor, length: int = LENGTH) -> catlog.Autoregressive:
     """Return the distribution of ``length`` new characters after each of the prompts."""
-    return catlog.Autoregressive(Completion(model, prompts), [K] * length, [len(prompts)])
+    return catlog.Autoregressive(Prompted(model, prompts), [K] * length)
 
 
 def excerpts(number: int, length: int) -> Tensor:
@@ -140,7 +114,8 @@ reference = GPT()
 optimiser = torch.optim.Adam(reference.parameters(), lr=2e-3)
 for _ in range(PRETRAINING):
     tokens = excerpts(64, PROMPT + LENGTH)
-    loss = cross_entropy(reference(tokens)[0][:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    logits, _ = reference(tokens[:, :-1], torch.arange(PROMPT + LENGTH - 1), None, None)
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
@@ -148,19 +123,16 @@ reference.requires_grad_(False)
 print(f"trained on the corpus: {loss.item():.2f} nats per character")
 
 # %%
-# Are the cached steps the same function as the pass over finished texts? catlog compares them at
-# the first uses of a network and occasionally later. Here is the comparison by hand, in float64.
+# Are the cached steps the same function as the pass over whole texts? catlog compares them at the
+# first uses of a network and occasionally later. Here is the comparison by hand, in float64.
 
 with torch.no_grad():
     exact = GPT().double()
     exact.load_state_dict(reference.state_dict())
-    network = Completion(exact, excerpts(PROMPTS, PROMPT))
+    q = completions(exact, excerpts(PROMPTS, PROMPT))
     x = torch.randint(K, (5, PROMPTS, LENGTH))
-    known, state = network.all_logits(x), network.start(torch.Size([5, PROMPTS]))
-    difference = 0.0
-    for i in range(LENGTH):
-        logits, state = network.step(state, i, x[..., i - 1] if i > 0 else None)
-        difference = max(difference, float((logits - known[..., i, :]).abs().max()))
+    steps, whole = torch.cat(q.by_steps(x), -2), torch.cat(q.by_all_logits(x), -2)
+    difference = float((steps - whole).abs().max())
 print(f"cached steps and teacher forcing differ by at most {difference:.1e}")
 
 # %%

@@ -58,9 +58,7 @@ class VQ(nn.Module):
 
     def best(self, images: Tensor) -> Tensor:
         """The nearest letters, as one-hot vectors."""
-        return nn.functional.one_hot(
-            self.distribution(images).base_dist.logits.argmax(-1), ALPHABET
-        ).float()
+        return self.distribution(images).base_dist.mode
 
 
 # %%
@@ -85,12 +83,9 @@ for name, E in estimators.items():
                 curves[name].append(float(mse_loss(model.decode(model.best(test)), test)))
         batch = train[torch.randint(len(train), (32,))]
         q = model.distribution(batch)
-        loss = (
-            E(lambda x, batch=batch, model=model: (model.decode(x) - batch).square().sum(-1), q)
-            - 0.02 * q.entropy()
-        )
+        loss = E(lambda x, batch=batch: (model.decode(x) - batch).square().sum(-1), q)  # noqa: B023
         optimiser.zero_grad()
-        loss.mean().backward()
+        (loss - 0.02 * q.entropy()).mean().backward()
         optimiser.step()
     use = models[name].best(train).mean((0, 1))
     perplexity = float((-(use * use.clamp(1e-9).log()).sum()).exp())
@@ -100,8 +95,6 @@ for name, E in estimators.items():
     )
 
 # %%
-# To see what a letter means, change the first letter of one digit's code to each of the others.
-
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():
     axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
@@ -111,17 +104,16 @@ Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/vq_autoencoder.png", dpi=150)
 
 # %%
-# Digits, their reconstructions, and one digit with each of the 16 letters in the first place:
+# Digits, their reconstructions, and what a letter means: one digit, with each of the 16 letters in
+# the first place.
 
 model = models["IndeCateR"]
 with torch.no_grad():
     code = model.best(test[:1]).repeat(ALPHABET, 1, 1)
     code[:, 0] = torch.eye(ALPHABET)
-    rows = torch.cat([test[:8], model.decode(model.best(test[:8])), model.decode(code)]).view(
-        4, 8, 8, 8
-    )
+    shown = torch.cat([test[:8], model.decode(model.best(test[:8])), model.decode(code)])
 figure, panels = plt.subplots(4, 8, figsize=(6.5, 3.4), layout="constrained")
-for image, axes in zip(rows.flatten(0, 1), panels.flat, strict=True):
-    axes.imshow(image.numpy(), cmap="gray_r", vmin=0, vmax=1)
+for image, axes in zip(shown, panels.flat, strict=True):
+    axes.imshow(image.view(8, 8).numpy(), cmap="gray_r", vmin=0, vmax=1)
     axes.axis("off")
 figure.savefig("demo/vq_autoencoder_digits.png", dpi=150)

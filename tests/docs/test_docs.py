@@ -17,7 +17,7 @@ PACKAGES = ("data", "diagnostics", "distributions", "functions", "parallel", "pr
 
 PAGES_WITH_CODE = (
     "index", "choose", "fast_functions", "structured", "scaling", "advantages", "from_storchastic",
-    "from_tfp",
+    "from_tfp", "programs",
 )  # fmt: skip
 
 

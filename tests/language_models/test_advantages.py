@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.testing import assert_close
 
 import catlog
 from catlog.language_models.groups import grouped
@@ -26,14 +28,9 @@ class Model:
     def __init__(self, ends: bool) -> None:
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(CONTEXTS, SYMBOLS, generator=generator, dtype=torch.float64)
-        context = torch.stack(
-            [
-                torch.zeros(len(TEXTS), dtype=torch.int64),
-                1 + TEXTS[:, 0],
-                1 + SYMBOLS + SYMBOLS * TEXTS[:, 0] + TEXTS[:, 1],
-            ],
-            -1,
-        )
+        first, second, _ = TEXTS.T
+        context = [0 * first, 1 + first, 1 + SYMBOLS + SYMBOLS * first + second]
+        context = torch.stack(context, -1)
         has_ended = (TEXTS == END).cumsum(-1) - (TEXTS == END).long() > 0
         self.mask = ~has_ended if ends else torch.ones_like(has_ended)
         log_probs = logits.log_softmax(-1)[context].gather(-1, TEXTS.unsqueeze(-1)).squeeze(-1)
@@ -50,9 +47,8 @@ class Model:
         shown = torch.where(self.mask, TEXTS, SYMBOLS)
         table = torch.randn((SYMBOLS + 1,) * LENGTH, generator=generator, dtype=torch.float64)
         self.rewards = table[tuple(shown.T)]
-        self.gradient = torch.einsum(
-            "x,x,xtp->p", self.probs, self.rewards, self.scores
-        )  # of E[reward], in all logits
+        # Of E[reward], in all logits.
+        self.gradient = torch.einsum("x,x,xtp->p", self.probs, self.rewards, self.scores)
 
 
 MODELS = {"full": Model(ends=False), "ends": Model(ends=True)}
@@ -166,20 +162,15 @@ def test_criticater_is_the_regression_without_the_row() -> None:
     mask = torch.arange(5) < torch.tensor([5, 3, 5, 4, 1, 5]).unsqueeze(-1)
     rewards = torch.randn(6, generator=generator, dtype=torch.float64)
     weights = catlog.advantages(rewards, None, mask, estimator="criticater", tokens=tokens)
+    is_equal = tokens.unsqueeze(0) == tokens.unsqueeze(1)
+    is_equal = is_equal & mask.unsqueeze(0) & mask.unsqueeze(1)
     for n, t in ((0, 0), (0, 3), (2, 4), (3, 2), (5, 4)):
-        is_equal = tokens.unsqueeze(0) == tokens.unsqueeze(1)
-        kernel = (is_equal & mask.unsqueeze(0) & mask.unsqueeze(1))[..., :t].sum(-1).double()
+        kernel = is_equal[..., :t].sum(-1).double()
         others = [m for m in range(6) if m != n]
-        ones = torch.ones(5, 1, dtype=torch.float64)
-        system = torch.cat(
-            [
-                torch.cat([kernel[others][:, others] + 3 * torch.eye(5), ones], 1),
-                torch.cat([ones.T, torch.zeros(1, 1)], 1),
-            ]
-        )
-        solution = torch.linalg.solve(
-            system, torch.cat([rewards[others], torch.zeros(1, dtype=torch.float64)])
-        )
+        system = torch.ones(6, 6, dtype=torch.float64)  # the last row and column: an intercept
+        system[:5, :5] = kernel[others][:, others] + 3 * torch.eye(5)
+        system[5, 5] = 0
+        solution = torch.linalg.solve(system, pad(rewards[others], (0, 1)))
         predicted = kernel[n, others] @ solution[:5] + solution[5]
         assert abs(weights[n, t] - (rewards[n] - predicted)) < 1e-12
     assert (weights[~mask] == 0).all()
@@ -205,24 +196,23 @@ def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
     rewards = torch.randn(7, generator=generator)
     tokens = torch.randint(2, (7, 4), generator=generator)
     mask = torch.rand(7, 4, generator=generator) < 0.8
-    shared = {"estimator": estimator}
 
-    def only(rows: list[int]) -> Tensor:
+    def of(rows: list[int], groups: object) -> Tensor:
         extra = {"tokens": tokens[rows]} if estimator == "criticater" else {}
-        return catlog.advantages(rewards[rows], None, mask[rows], **shared, **extra)
+        return catlog.advantages(rewards[rows], groups, mask[rows], estimator=estimator, **extra)
 
-    extra = {"tokens": tokens} if estimator == "criticater" else {}
     forms = [
         torch.tensor(labels),
         labels,
         [f"prompt {label}" for label in labels],
         np.array([f"uid-{label}" for label in labels], dtype=object),
+        [torch.tensor(label) for label in labels],
     ]
     for groups in forms:
-        weights = catlog.advantages(rewards, groups, mask, **shared, **extra)
+        weights = of(list(range(7)), groups)
         for label in (5, 7, 9):
             rows = [row for row, other in enumerate(labels) if other == label]
-            assert torch.allclose(weights[rows], only(rows), atol=1e-6)
+            assert torch.allclose(weights[rows], of(rows, None), atol=1e-6)
 
 
 def test_rewards_of_tokens_are_added_up() -> None:
@@ -243,10 +233,29 @@ def test_values_between_positions() -> None:
     assert weights.tolist() == [[4.0, 2.0, 2.0, 3.0], [-9.0, -9.0, 0.0, 0.0]]
 
 
-def test_equal_rewards_have_no_advantage() -> None:
-    for estimator in ("rloo", "dr_grpo", "grpo"):
-        weights = catlog.advantages(torch.full((4,), 3.0), estimator=estimator, epsilon=0)
-        assert weights.tolist() == [0.0] * 4
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo"])
+def test_equal_rewards_have_no_advantage(estimator: str) -> None:
+    for size in range(2, 11):
+        for reward in (3.0, 0.1, -7.7, 1000.1):  # sums of most of these are rounded
+            weights = catlog.advantages(torch.full((size,), reward), estimator=estimator, epsilon=0)
+            assert weights.tolist() == [0.0] * size
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_large_rewards_keep_their_differences(estimator: str) -> None:
+    rewards = torch.tensor([0.0, 8.0, 24.0])
+    weights = catlog.advantages(rewards, estimator=estimator)
+    assert_close(catlog.advantages(rewards + 1e8, estimator=estimator), weights)
+
+
+def test_completions_without_tokens() -> None:
+    nothing = torch.zeros(4, 0)
+    for extra in (
+        {"estimator": "rloo"},
+        {"estimator": "criticater", "tokens": nothing.long()},
+        {"estimator": "vineppo", "values": nothing},
+    ):
+        assert catlog.advantages(ROWS, 2, nothing, **extra).shape == (4, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -268,6 +277,8 @@ def test_it_compiles() -> None:
 
 ROWS = torch.tensor([1.0, 0.0, 2.0, 1.0])
 MASK = torch.ones(4, 3)
+CRITIC = {"estimator": "criticater", "mask": MASK}
+SUFFIXES = {"estimator": "vineppo", "mask": MASK}
 
 
 @pytest.mark.parametrize(
@@ -288,28 +299,12 @@ MASK = torch.ones(4, 3)
         (ValueError, r"`estimator`.*'rloo'.*'gae'", {"estimator": "gae"}),
         (ValueError, r"`estimator`.*'rloo'.*RLOO", {"estimator": catlog.RLOO(4)}),
         (ValueError, r"`mask` must be given.*'rloo'", {"estimator": "criticater"}),
-        (TypeError, r"`tokens`.*completion_ids.*", {"estimator": "criticater", "mask": MASK}),
-        (
-            TypeError,
-            r"`tokens`.*integers.*ids",
-            {"estimator": "criticater", "mask": MASK, "tokens": MASK},
-        ),
-        (TypeError, r"`values`.*prefix_values", {"estimator": "vineppo", "mask": MASK}),
-        (
-            ValueError,
-            r"`values`.*\(4, 3\).*\(4, 2\)",
-            {"estimator": "vineppo", "mask": MASK, "values": MASK[:, :2]},
-        ),
-        (
-            TypeError,
-            r"`values`.*NaN at positions",
-            {"estimator": "vineppo", "mask": MASK, "values": MASK.long()},
-        ),
-        (
-            ValueError,
-            r"`values` must be finite, or NaN",
-            {"estimator": "vineppo", "mask": MASK, "values": torch.full(MASK.shape, torch.inf)},
-        ),
+        (TypeError, r"`tokens`.*completion_ids.*", CRITIC),
+        (TypeError, r"`tokens`.*integers.*ids", CRITIC | {"tokens": MASK}),
+        (TypeError, r"`values`.*prefix_values", SUFFIXES),
+        (ValueError, r"`values`.*\(4, 3\).*\(4, 2\)", SUFFIXES | {"values": MASK[:, :2]}),
+        (TypeError, r"`values`.*NaN at positions", SUFFIXES | {"values": MASK.long()}),
+        (ValueError, r"`values` must be finite, or NaN", SUFFIXES | {"values": MASK / 0}),
         (TypeError, r"`groups` must be None.*Pass int\(groups\)", {"groups": torch.tensor(2)}),
         (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),

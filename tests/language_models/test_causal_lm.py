@@ -3,6 +3,7 @@
 The models of transformers are made from small configurations, without a download.
 """
 
+import pickle
 import warnings
 from itertools import product
 from types import SimpleNamespace
@@ -19,26 +20,33 @@ TOKENS, LENGTH, END = 4, 3, 2
 PROMPTS = torch.tensor([[0, 0, 1], [3, 1, 0]])
 MASK = torch.tensor([[0, 0, 1], [1, 1, 1]])  # the first prompt has one token
 TEXTS = torch.tensor(list(product(range(TOKENS), repeat=LENGTH)))
+POINTS = TEXTS.unsqueeze(1).expand(-1, 2, -1)  # each for both prompts
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "pad_token_id": 0}
+HEADS = {"intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {"n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2},
+    "LlamaForCausalLM": SIZES | HEADS | {"max_position_embeddings": 16},
+    "MistralForCausalLM": SIZES | HEADS | {"sliding_window": 2},
+    "MambaForCausalLM": SIZES | {"state_size": 4},
+}
 
 
-@pytest.fixture(params=["gpt2", "llama"])
-def model(request: pytest.FixtureRequest) -> Any:
+def made(name: str) -> Any:
+    """Return a random model of transformers in float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own imports
         transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    if request.param == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=TOKENS, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=0,
-            eos_token_id=END, initializer_range=1.0,
-        )  # fmt: skip
-        return transformers.GPT2LMHeadModel(config).double().eval()
-    config = transformers.LlamaConfig(
-        vocab_size=TOKENS, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=16, bos_token_id=0,
-        eos_token_id=END, pad_token_id=0, initializer_range=1.0,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config).double().eval()
+    shared = {"vocab_size": TOKENS, "bos_token_id": 0, "eos_token_id": END}
+    kind = getattr(transformers, name)
+    config = kind.config_class(**shared, **CONFIGURATIONS[name], initializer_range=1.0)
+    return kind(config).double().eval()
+
+
+@pytest.fixture(params=["GPT2LMHeadModel", "LlamaForCausalLM"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return made(request.param)
 
 
 def brute_force(model: Any, prompt: Tensor, text: Tensor, end: int | None) -> Tensor:
@@ -62,7 +70,7 @@ def test_log_probabilities_are_those_of_brute_force(
     assert q.batch_shape == (2,)
     assert q.event_shape == (LENGTH,)
     with torch.no_grad():
-        log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+        log_probs = q.log_prob(POINTS)
         for element, (prompt, mask) in enumerate(zip(PROMPTS, MASK, strict=True)):
             known = [brute_force(model, prompt[mask.bool()], text, end) for text in TEXTS]
             assert_close(log_probs[:, element], torch.stack(known), rtol=0, atol=1e-10)
@@ -79,6 +87,21 @@ def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> N
     assert_close(steps, whole, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
+    q.check()
+    counts: list[int] = []
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: counts.append(output.shape[1]))
+    with torch.no_grad():
+        x = q.sample((2,))
+        assert counts == [1] * 8 if use_cache else max(counts) <= 8
+        counts.clear()
+        q.log_prob(x)
+    assert counts[0] == 8
+
+
 def test_the_contract_is_kept(model: Any) -> None:
     q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     q.check(lambda x: (x == 1).double().sum(-1))
@@ -89,7 +112,7 @@ def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
     torch.manual_seed(1)
     with torch.no_grad():
         x = q.sample((4000,))
-        probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1)).exp()
+        probs = q.log_prob(POINTS).exp()
     has_ended = (x == END).cumsum(-1) > 0
     assert (x[has_ended] == END).all()
     number = (x * torch.tensor([16, 4, 1])).sum(-1)
@@ -127,11 +150,8 @@ def test_estimators_take_it(model: Any, E: catlog.Estimator) -> None:
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
 
 
-def test_dropout_is_refused(model: Any) -> None:
-    if not hasattr(model.config, "attn_pdrop"):
-        pytest.skip("this model has no dropout")
-    model.train()
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+def test_dropout_is_refused() -> None:
+    q = catlog.CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
     with pytest.raises(ValueError, match=r"dropout|deterministic"):
         q.check()
 
@@ -154,11 +174,18 @@ def test_a_model_without_a_cache() -> None:
     q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     with torch.no_grad():
-        log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+        log_probs = q.log_prob(POINTS)
         known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
     assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
         catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
+
+
+def test_it_can_be_pickled() -> None:
+    q = catlog.CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
+    again = pickle.loads(pickle.dumps(q))
+    x = POINTS
+    assert torch.equal(again.log_prob(x), q.log_prob(x))
 
 
 class Frozen(nn.Module):
@@ -191,44 +218,27 @@ def test_a_model_without_parameters(kind: str, dtype: torch.dtype, real: torch.d
     q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     assert (q.device, q.real) == (PROMPTS.device, real)
-    log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+    log_probs = q.log_prob(POINTS)
     model.table = model.table.double()
     known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
-    torch.testing.assert_close(
-        log_probs[:, 0].double(), torch.stack(known), rtol=0, atol=8 * torch.finfo(real).eps
-    )
+    error = 8 * torch.finfo(real).eps
+    assert_close(log_probs[:, 0].double(), torch.stack(known), rtol=0, atol=error)
     value = catlog.SCateR(2)(lambda x: x.sum(-1).to(real), q)
     assert value.shape == (2,)
     assert not value.requires_grad
 
 
-@pytest.mark.parametrize("kind", ["sliding", "recurrent"])
-def test_caches_that_do_not_grow_by_a_token(kind: str) -> None:
-    """They are refused, and without the cache the model is a distribution."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own imports
-        transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    if kind == "sliding":
-        config = transformers.MistralConfig(
-            vocab_size=TOKENS, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
-            num_attention_heads=2, num_key_value_heads=1, sliding_window=2, pad_token_id=0,
-            bos_token_id=0, eos_token_id=END,
-        )  # fmt: skip
-        model = transformers.MistralForCausalLM(config).eval()
-    else:
-        config = transformers.MambaConfig(
-            vocab_size=TOKENS, hidden_size=8, state_size=4, num_hidden_layers=1, pad_token_id=0,
-            bos_token_id=0, eos_token_id=END,
-        )  # fmt: skip
-        model = transformers.MambaForCausalLM(config).eval()
+@pytest.mark.parametrize("name", ["MistralForCausalLM", "MambaForCausalLM"])
+def test_caches_that_do_not_grow_by_a_token(name: str) -> None:
+    """Sliding and recurrent ones are refused; without the cache the model is a distribution."""
+    model = made(name)
     prompts = torch.tensor([[3, 1, 0], [0, 1, 1]])  # without padding
     with pytest.raises(ValueError, match=r"`model` must return a cache of keys.*use_cache=False"):
         catlog.CausalLM(model, prompts, None, LENGTH, END).sample()
     q = catlog.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
     with torch.no_grad():
-        total = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1)).exp().sum(0)
-    assert_close(total, torch.ones(2), rtol=0, atol=1e-5)
+        total = q.log_prob(POINTS).exp().sum(0)
+    assert_close(total, torch.ones_like(total), rtol=0, atol=1e-5)
     assert q.sample((5,)).shape == (5, 2, LENGTH)
 
 

@@ -27,12 +27,10 @@ def gradients(
 
 def _differentiated(value: Tensor) -> tuple[Tensor, Gradients]:
     parameters = dict(pyro.get_param_store().named_parameters())
-    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-    zeros = [torch.zeros_like(parameter) for parameter in parameters.values()]
-    return value.detach(), {
-        name: zero if gradient is None else gradient
-        for name, gradient, zero in zip(parameters, found, zeros, strict=True)
-    }
+    found = torch.autograd.grad(
+        value, list(parameters.values()), allow_unused=True, materialize_grads=True
+    )
+    return value.detach(), dict(zip(parameters, found, strict=True))
 
 
 def brute_force(
@@ -68,14 +66,10 @@ def points(fn: Distribution) -> list[Tensor]:
     base: Distribution = fn
     while isinstance(base, Independent):
         base = base.base_dist
-    support = base.enumerate_support(expand=False).reshape(
-        -1, *base.event_shape[: len(base.event_shape)]
-    )
+    support = base.enumerate_support(expand=False).reshape(-1, *base.event_shape)
     shape = base.batch_shape
-    return [
-        torch.stack([support[i] for i in choice]).reshape(shape + base.event_shape)
-        for choice in product(range(len(support)), repeat=prod(shape))
-    ]
+    choices = product(support, repeat=prod(shape))
+    return [torch.stack(choice).reshape(shape + base.event_shape) for choice in choices]
 
 
 class EveryOutcome:
@@ -128,6 +122,12 @@ def assert_equal(found: Gradients, wanted: Gradients, atol: float = 1e-10) -> No
     for name in wanted:
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=atol, msg=name)
     assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 0.01
+
+
+def assert_same(found: tuple[Tensor, Gradients], wanted: tuple[Tensor, Gradients]) -> None:
+    """Check that both values are equal, and all gradients."""
+    torch.testing.assert_close(found[0], wanted[0], rtol=0, atol=1e-10)
+    assert_equal(found[1], wanted[1])
 
 
 def assert_mean(samples: Gradients, wanted: Gradients, error_rate: float = 1e-6) -> None:

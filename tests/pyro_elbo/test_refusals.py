@@ -131,16 +131,8 @@ def test_rows_that_move_to_the_dimension_of_other_rows() -> None:
 
 
 def test_dependent_sites_with_an_estimator_for_independent_ones() -> None:
-    model, guide = chain()
-    refused(
-        model,
-        guide,
-        "'b' depends on ['a']",
-        "catlog.SCateR(2)",
-        "infer=",
-        error=TypeError,
-        estimator=catlog.IndeCateR(2),
-    )
+    words = "'b' depends on ['a']", "catlog.SCateR(2)", "infer="
+    refused(*chain(), *words, error=TypeError, estimator=catlog.IndeCateR(2))
 
 
 def test_enumeration_in_the_model_only() -> None:
@@ -189,13 +181,8 @@ def test_more_categories_in_the_guide_than_in_the_model() -> None:
     def guide() -> None:
         pyro.sample("x", dist.Categorical(torch.ones(4)))
 
-    refused(
-        model,
-        guide,
-        "site 'x' has 4 categories in the guide, but 3",
-        "same number",
-        error=ValueError,
-    )
+    words = "site 'x' has 4 categories in the guide, but 3", "same number"
+    refused(model, guide, *words, error=ValueError)
 
 
 def test_batches_without_a_plate() -> None:
@@ -217,8 +204,8 @@ def test_latent_sites_that_the_guide_does_not_have() -> None:
 
 
 def test_enumeration_by_samples() -> None:
-    model, guide = mixture({"enumerate": "parallel", "num_samples": 4})
-    refused(model, guide, "'z'", "num_samples", "catlog.RLOO(8)")
+    programs = mixture({"enumerate": "parallel", "num_samples": 4})
+    refused(*programs, "'z'", "num_samples", "catlog.RLOO(8)")
 
 
 def test_continuous_sites_given_discrete_ones_without_inverse_cdf() -> None:

@@ -26,7 +26,8 @@ class Prompted:
 
     Args:
         model: called as ``model(tokens, positions, mask, cache)``, it returns ``logits [n, t, k]``
-            of the tokens that come next, and the new cache. ``tokens [n, t]`` are new tokens,
+            of the tokens that come next, and the new cache. (Those after the last token of a prompt
+            and after later ones are enough.) ``tokens [n, t]`` are new tokens,
             ``positions [n, t]`` their numbers, counted from the first real token of each text, and
             ``mask [n, T]`` says which of the T tokens, old and new, are real. A token may look at
             real ones up to itself. ``cache`` is None at first, then what the model returned:
@@ -133,7 +134,7 @@ class Prompted:
         mask = self.mask.expand(*lead, p).flatten(0, -2)
         mask = torch.cat([mask, torch.ones_like(tokens[:, p:], dtype=torch.bool)], -1)
         logits, _ = self.model(tokens, _positions(mask), mask, None)
-        return logits[:, p - 1 :].unflatten(0, lead)
+        return logits[:, -x.shape[-1] :].unflatten(0, lead)
 
 
 def left_padded(

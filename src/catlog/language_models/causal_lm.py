@@ -1,6 +1,7 @@
 """Language models of Hugging Face transformers as distributions of completions."""
 
-from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class CausalLM(Autoregressive):
 
     Args:
         model: a causal model, such as ``AutoModelForCausalLM.from_pretrained(...)``. It is called
-            as ``model(input_ids, attention_mask=, position_ids=, past_key_values=, use_cache=)``.
+            as ``model(input_ids, attention_mask=, position_ids=, past_key_values=, use_cache=)``,
+            with ``logits_to_keep=`` if it has this argument.
         prompt_ids: int64 ``[*batch, length]``, padded on the left.
         attention_mask: ``[*batch, length]``, 0 or False where a prompt is padded; None: nowhere.
         max_new_tokens: the largest number of new tokens.
@@ -80,9 +82,8 @@ class CausalLM(Autoregressive):
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
-        network = Cached if use_cache else Uncached
         super().__init__(
-            network(model, prompt_ids, mask),
+            Completions(model, prompt_ids, mask, use_cache),
             [vocabulary] * max_new_tokens,
             end=eos_token_id,
             temperature=temperature,
@@ -92,46 +93,47 @@ class CausalLM(Autoregressive):
         )
 
 
-class Uncached:
-    """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
+class Completions:
+    """The network of :class:`CausalLM`: all logits in one pass over whole texts.
 
-    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
-        texts = Prompted(as_called(model, use_cache=False), prompts, mask)
+    With ``use_cache`` it draws token by token, with the model's cache.
+    """
+
+    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor, use_cache: bool) -> None:
+        shared = (model, prompts.shape[-1], "logits_to_keep" in signature(model.forward).parameters)
+        texts = Prompted(partial(call, *shared, False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.check = texts.check
         self.all_logits = texts.all_logits
-
-
-class Cached(Uncached):
-    """The same, which draws token by token with the model's cache."""
-
-    context_in_state = True
-
-    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
-        super().__init__(model, prompts, mask)
-        tokens = Prompted(as_called(model, use_cache=True), prompts, mask)
-        self.start = tokens.start
-        self.step = tokens.step
-
-
-Call = Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
-
-
-def as_called(model: nn.Module, use_cache: bool) -> Call:
-    """Return the model in the form that ``Prompted`` calls.
-
-    It gets new tokens and a cache of the earlier ones, or whole texts.
-    """
-
-    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
         if use_cache:
-            options["past_key_values"] = None if cache is None else filled_cache(cache)
-        output = model(tokens, **options, use_cache=use_cache)
-        return widened(output.logits), keys_and_values(output) if use_cache else ()
+            tokens = Prompted(partial(call, *shared, True), prompts, mask)
+            self.context_in_state = True
+            self.start = tokens.start
+            self.step = tokens.step
 
-    return call
+
+def call(
+    model: nn.Module,
+    length: int,
+    can_omit: bool,
+    use_cache: bool,
+    tokens: Tensor,
+    positions: Tensor,
+    mask: Tensor,
+    cache: Any,
+) -> tuple[Tensor, Cache]:
+    """Call the model as ``Prompted`` does: with whole texts, or new tokens and the cache before.
+
+    Logits inside the prompt, of this length, are not computed if the model can omit them.
+    """
+    options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+    if can_omit:
+        options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
+    if use_cache:
+        options["past_key_values"] = None if cache is None else filled_cache(cache)
+    output = model(tokens, **options, use_cache=use_cache)
+    return widened(output.logits), keys_and_values(output) if use_cache else ()
 
 
 def filled_cache(cache: Cache) -> Any:

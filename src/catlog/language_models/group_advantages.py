@@ -94,8 +94,7 @@ def advantages(
     check_extras(estimator, tokens, values, is_alive)
     members = grouped(groups, len(rewards), rewards.device)
     scores = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
-    if rewards.dim() == 2:
-        assert is_alive is not None
+    if rewards.dim() == 2 and is_alive is not None:
         scores = torch.where(is_alive, scores, 0.0).sum(-1)
     if can_inspect(validate, scores) and not bool(scores.isfinite().all()):
         raise ValueError(
@@ -111,14 +110,10 @@ def advantages(
         check_sizes(members, estimator, validate)
 
     by_group = members.gather(scores)
-    if estimator == "criticater":
-        assert tokens is not None
-        assert is_alive is not None
+    if tokens is not None and is_alive is not None:  # criticater
         texts = members.gather(tokens), members.gather(is_alive)
         result = members.scatter(left_out_residuals(by_group, members.present, *texts))
-    elif estimator == "vineppo":
-        assert values is not None
-        assert is_alive is not None
+    elif values is not None and is_alive is not None:  # vineppo
         baseline = members.scatter(mean_of_others(by_group, members.present))
         result = changes_of_value(scores, baseline, values.to(scores.dtype), is_alive)
     else:
@@ -133,6 +128,8 @@ def per_row(scores: Scores, present: Present, estimator: str, epsilon: float) ->
     """Return one advantage per row."""
     if estimator == "reinforce":
         return scores
+    # Differences from the first row: equal rewards are exactly 0, and large ones lose no digits.
+    scores = torch.where(present, scores - scores[:, :1], 0.0)
     if estimator == "rloo":
         return scores - mean_of_others(scores, present)
     count = present.sum(-1, keepdim=True)

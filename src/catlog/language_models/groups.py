@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import check_count
 
@@ -64,16 +65,11 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
     members: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels(groups, count)):
         members.setdefault(label, []).append(row)
-    size = max(map(len, members.values()))
-    padded = [rows + [0] * (size - len(rows)) for rows in members.values()]
-    sizes = torch.tensor([len(rows) for rows in members.values()], device=device)
-    place_of = [0] * count
-    for group, rows_of_group in enumerate(members.values()):
-        for slot, row in enumerate(rows_of_group):
-            place_of[row] = group * size + slot
-    present = torch.arange(size, device=device) < sizes.unsqueeze(-1)
-    places = torch.tensor(place_of, device=device)
-    return Groups(torch.tensor(padded, device=device), present, places)
+    sizes = torch.tensor([len(rows) for rows in members.values()])
+    present = torch.arange(int(sizes.max())) < sizes.unsqueeze(-1)
+    rows = pad_sequence([torch.tensor(rows) for rows in members.values()], batch_first=True)
+    places = present.flatten().nonzero().squeeze(1)[rows[present].argsort()]
+    return Groups(rows.to(device), present.to(device), places.to(device))
 
 
 def labels(groups: object, count: int) -> list[Hashable]:
@@ -87,6 +83,7 @@ def labels(groups: object, count: int) -> list[Hashable]:
         )
     # Entries of a NumPy array or of a tensor become Python values, which are hashable.
     entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]
+    entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
     if len(entries) != count:
         raise ValueError(
             f"advantages: `groups` must hold one label for each of the {count} rows of `rewards`, "

@@ -51,5 +51,5 @@ def left_out_residuals(
         residual = (centred @ target).squeeze(-1)
         scale = centred.diagonal(dim1=-2, dim2=-1)
         residuals.append(residual / torch.where(present.unsqueeze(1), scale, 1.0))
-        agreement = agreement + counts[:, -1]
+        agreement = agreement + is_equal.sum(1)
     return torch.cat(residuals, 1).transpose(1, 2).to(scores.dtype)

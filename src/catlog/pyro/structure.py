@@ -90,8 +90,8 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
             raise NotImplementedError(
                 f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
-                "or with `.to_event(...)`: write a bounded count as Categorical, or use "
-                "pyro.infer.TraceGraph_ELBO."
+                "or with `.to_event(...)`: write a bounded count as Categorical, mask by "
+                "pyro.poutine.mask, or use pyro.infer.TraceGraph_ELBO."
             )
     return names
 
@@ -137,7 +137,7 @@ def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
             type(base_distribution(node["fn"])),
             tuple(sorted(plates(node))),
             tuple(node["fn"].event_shape),
-            "exact" if node["infer"].get("enumerate") else id(estimator_of(name, node, default)),
+            estimator_of(name, node, default),
         )
         for name, node in nodes.items()
     )

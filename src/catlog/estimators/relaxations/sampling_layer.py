@@ -66,10 +66,11 @@ def sample(
     (:class:`DecoupledStraightThrough` and :class:`ReDGE` draw from probabilities of their own.)
 
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
-    same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
-    returns relaxed draws, as there. Logits that are NaN, or masked in every category, raise an
-    error unless the estimator has ``validate=False``. On a GPU, Gumbel-Softmax lets them through as
-    ``F.gumbel_softmax`` does, because a look at them would wait for the device.
+    same ``torch.manual_seed`` it has the same draw and the same gradient (with 16-bit logits up to
+    rounding). Without ``hard`` it returns relaxed draws, as there. Logits that are NaN, or masked
+    in every category, raise an error unless the estimator has ``validate=False``. On a GPU,
+    Gumbel-Softmax lets them through as ``F.gumbel_softmax`` does, because a look at them would wait
+    for the device.
 
     Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
     that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the
