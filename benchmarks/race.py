@@ -17,8 +17,8 @@ also be labels of catlog, such as "IndeCateR(4, draws=latin)".
 With --advice nothing is raced: for every seed, `catlog.advise` picks an estimator, once among
 unbiased estimators only and once among all, after --epochs of training with RLOO(2). The divergence
 that is added to the loss is its `penalty`, and it times the compiled and captured step of
-candidates that may win. Its clock stops during set-up. `python -m benchmarks.cpu_races judge`
-compares the picks with the race. With --compile, the steps of the methods are only compiled, which
+candidates that may win. Its clock stops during set-up. docs/race.md compares the picks with the
+race. With --compile, the steps of the methods are only compiled, which
 several processes can do at once; later processes find the result in torch's caches.
 """
 

@@ -7,14 +7,7 @@ from . import NOT_MEASURED, Row, grouped, read, read_if_measured, selected, tabl
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
-from benchmarks.cpu_races.judging import (
-    Standing,
-    Verdict,
-    is_unbiased,
-    ratio_text,
-    standings,
-    verdicts,
-)
+from benchmarks.cpu_races.judging import Standing, Verdict, is_unbiased, standings, verdicts
 from benchmarks.race import RACE, TARGET, curves, label_of, reached, summaries
 
 Curve = list[Row]
@@ -103,12 +96,19 @@ def cpu_section(runs: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def ratio_text(verdict: Verdict, ratio: float | None) -> str:
+    """Return a ratio as text; "over" if a pick did not reach the target."""
+    if ratio is None:
+        return "not raced"
+    return f"{'over ' if verdict.is_bound else ''}{ratio:.2f}"
+
+
 def decisions(found: list[Verdict]) -> str:
     """Return a table with a line per decision: the picks and what they cost."""
     lines = []
     for verdict in found:
         bias = "allowed" if verdict.biased else "no"
-        picks = ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks))
+        picks = ", ".join(f"`{name}`" for name in verdict.picks)
         ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
         lines.append([verdict.race, bias, verdict.advice, picks, *ratios])
     head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
