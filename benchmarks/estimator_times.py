@@ -30,7 +30,7 @@ import catlog
 
 from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
-from .turns import median_ratio
+from .turns import median_ratio, seconds_in_turns
 
 ROOT = Path(__file__).parents[1]
 VARIABLES, BATCH = 200, 100
@@ -71,17 +71,14 @@ def cpu_seconds(name: str, variables: int, batch: int) -> float:
     logits = torch.randn(batch, 2 if is_chain else variables, requires_grad=True)
     transition = torch.randn(2, 2, requires_grad=True)
 
-    def distribution() -> Distribution:
+    def estimate() -> None:
+        q: Distribution = Independent(Bernoulli(logits=logits), 1)
         if is_chain:
-            return catlog.MarkovChain(logits, transition, length=variables)
-        return Independent(Bernoulli(logits=logits), 1)
+            q = catlog.MarkovChain(logits, transition, length=variables)
+        E(f, q).sum().backward()
 
-    E(f, distribution()).sum().backward()  # to warm up
-    count, start = 0, time.process_time()
-    while count == 0 or (time.process_time() - start < 0.05 and count < 20):
-        E(f, distribution()).sum().backward()
-        count += 1
-    return (time.process_time() - start) / count
+    (seconds,) = seconds_in_turns({0: estimate}, 1, clock=time.process_time, least=0.05)[0]
+    return seconds
 
 
 def seconds_of_source(folder: Path, options: argparse.Namespace) -> dict[str, float]:

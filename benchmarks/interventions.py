@@ -24,8 +24,8 @@ from catlog.sampling.interventions import all_interventions, noise_shape
 
 from .command_line import output_of, table_parser
 from .quality.structured import conditional_rows
-from .speed.timing import Bench
 from .tables import Row, Table, selected, show
+from .turns import seconds_in_turns, spread
 
 CATEGORIES = 8
 WIDTH = 32
@@ -123,11 +123,11 @@ def measure(ds: list[int], loop_d: int, rounds: int) -> list[Row]:
             calls["loop", kind, d] = lambda q=q, noise=noise: loop(q, noise)
             with torch.no_grad():
                 check_equal(q, noise)
-    names = {", ".join(map(str, key)): key for key in calls}
     with torch.no_grad():
-        times = Bench(repeats=rounds).turns({name: calls[key] for name, key in names.items()})
+        times = seconds_in_turns(calls, rounds, warm_up=2)
     rows = []
-    for name, (what, kind, d) in names.items():
+    for (what, kind, d), seconds in times.items():
+        ms = spread(seconds)
         counted = None
         if what != "loop":
             q = recurrent(d, STATES[kind])
@@ -142,9 +142,9 @@ def measure(ds: list[int], loop_d: int, rounds: int) -> list[Row]:
                 "k": CATEGORIES,
                 "points": 1 + d * (CATEGORIES - 1),
                 "conditional_rows": counted,
-                "milliseconds": statistics.median(times[name]),
-                "fastest": min(times[name]),
-                "slowest": max(times[name]),
+                "milliseconds": ms["ms"],
+                "fastest": ms["ms_min"],
+                "slowest": ms["ms_max"],
                 "rounds": rounds,
             }
         )

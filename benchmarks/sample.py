@@ -45,20 +45,17 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
     weight = torch.randn(shape, generator=generator).to(device)
-    draws = methods()
-    calls = max(1, 20_000 // logits.numel())
 
-    def steps(draw: Draw) -> None:
-        for _ in range(calls):
-            torch.autograd.grad((draw(logits) * weight).sum(), logits)
+    def step(draw: Draw) -> None:
+        torch.autograd.grad((draw(logits) * weight).sum(), logits)
 
-    named_steps = {name: partial(steps, draw) for name, draw in draws.items()}
-    times = seconds_in_turns(named_steps, rounds, warm_up=3)
+    steps = {name: partial(step, draw) for name, draw in methods().items()}
+    times = seconds_in_turns(steps, rounds, warm_up=3, least=0.01)
     return [
         {
             "shape": " x ".join(map(str, shape)),
             "method": name,
-            "ms": 1000 * median(took) / calls,
+            "ms": 1000 * median(took),
             "ratio": median_ratio(took, times[REFERENCE]),
         }
         for name, took in times.items()

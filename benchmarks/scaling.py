@@ -47,7 +47,7 @@ def compared(section: str, case: str, times: Mapping[Any, list[float]], **more: 
     for processes, seconds in times.items():
         key = {"section": section, "case": case, "processes": processes}
         speedup = median(next(iter(times.values()))) / median(seconds)
-        row = {**key, **spread([1000 * second for second in seconds]), "speedup": speedup}
+        row = {**key, **spread(seconds), "speedup": speedup}
         rows.append(row | (more if processes != 1 else {}))
     return rows
 

@@ -31,9 +31,9 @@ METHODS = (
 ROUNDS, STEPS = 5, 1500
 
 
-def steps_of(task: DVAETask, count: int) -> None:
-    """Make training steps."""
-    for i in range(count):
+def steps_of(task: DVAETask, count: int, first: int = 0) -> None:
+    """Make training steps, from the batch of iteration ``first`` on."""
+    for i in range(first, first + count):
         task.step(i)
 
 
@@ -75,8 +75,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
     args = parser.parse_args()
-    args.data, args.device = "mnist", "cuda"
-    tasks = {name: made(name, 0, args) for name in args.methods}
+    tasks = {name: made(name, 0, "mnist", "cuda") for name in args.methods}
     times = Table(args.folder / "captured_steps_cuda.csv", ("method",), digits=4)
     for row in step_times(tasks):
         times.add([row])

@@ -31,7 +31,7 @@ def targets_of(options: argparse.Namespace) -> dict[str, float]:
 
 
 def train_all(options: argparse.Namespace, racers: list[str], targets: dict[str, float]) -> None:
-    """Make the runs of all races, seeds outermost; exit with 1 if one failed."""
+    """Make the runs of all races, seeds outermost."""
     picks: list[Row] = Table(options.picks, ("race",)).rows if targets else []
     runs: list[Run] = []
     for seed in options.seeds:
@@ -41,8 +41,7 @@ def train_all(options: argparse.Namespace, racers: list[str], targets: dict[str,
             method, target = Racer.parsed(racer).label, targets.get(race)
             runs.append(Run(race, method, seed, target, options.limit, options.every))
     table, curves = (Table(path, KEY, digits=5) for path in (options.runs, options.curves))
-    failed = execute(list(dict.fromkeys(runs)), table, curves, options.jobs, options.until)
-    sys.exit(1 if failed else 0)
+    execute(list(dict.fromkeys(runs)), table, curves, options.jobs, options.until)
 
 
 def trial(options: argparse.Namespace) -> None:
@@ -69,8 +68,8 @@ def pilot(options: argparse.Namespace) -> None:
         for seed, race, biased in product(options.seeds, options.races, (False, True))
         if (race, seed, options.advice, biased) not in table
     ]
-    for (race, seed, *_), future in in_processes(pick_of_race, calls, options.jobs):
-        row = {"race": race, "seed": seed, "advice": options.advice, **future.result()}
+    for (race, seed, *_), pick in in_processes(pick_of_race, calls, options.jobs):
+        row = {"race": race, "seed": seed, "advice": options.advice, **pick}
         table.add([row])
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
 

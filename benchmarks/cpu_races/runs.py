@@ -3,6 +3,7 @@
 import multiprocessing
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -98,12 +99,13 @@ def processor() -> str:
 
 def in_processes(
     function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], jobs: int, until: float = inf
-) -> Iterator[tuple[tuple[Any, ...], Future[Any]]]:
-    """Yield the arguments and the future of every call that ended, each in a process of its own.
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the arguments and the result of every call, each in a process of its own.
 
-    ``jobs`` of them run at a time. None is started later than ``until`` seconds from now.
+    ``jobs`` of them run at a time. None is started later than ``until`` seconds from now. A call
+    that fails does not stop the others; the program then exits with 1 after the last one.
     """
-    begin, waiting = time.monotonic(), list(calls)
+    begin, waiting, failed = time.monotonic(), list(calls), 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
         pending: dict[Future[Any], tuple[Any, ...]] = {}
@@ -114,28 +116,28 @@ def in_processes(
             if not pending:
                 break
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future
+                arguments = pending.pop(future)
+                if (error := future.exception()) is None:
+                    yield arguments, future.result()
+                else:
+                    failed += 1
+                    print(f"{arguments} failed: {type(error).__name__}: {error}", flush=True)
     if waiting:
         print(f"{len(waiting)} runs were not started: the time was up", flush=True)
+    if failed:
+        sys.exit(1)
 
 
-def execute(runs: list[Run], table: Table, curves: Table, jobs: int, until: float) -> int:
-    """Make the runs that the table does not hold and return how many failed."""
+def execute(runs: list[Run], table: Table, curves: Table, jobs: int, until: float) -> None:
+    """Make the runs that the table does not hold."""
     missing = [run for run in runs if not run.is_done(table.rows)]
     print(f"{len(runs)} runs, {len(missing)} to do", flush=True)
-    failed = 0
-    for (run,), future in in_processes(train, [(run,) for run in missing], jobs, until):
-        name = f"{run.race} {run.method} seed {run.seed}"
-        if (error := future.exception()) is not None:
-            failed += 1
-            print(f"{name} failed: {type(error).__name__}: {error}", flush=True)
-            continue
-        curve = future.result()
+    for (run,), curve in in_processes(train, [(run,) for run in missing], jobs, until):
         table.add([run.summary(curve)])
         curves.add([{**run.key, **row} for row in thinned(curve, CURVE_POINTS)])
         last = curve[-1]
         print(
-            f"{name}: {last['value']:.4g} after {last['seconds']:.1f} CPU s, {last['step']} steps",
+            f"{run.race} {run.method} seed {run.seed}: {last['value']:.4g} after "
+            f"{last['seconds']:.1f} CPU s, {last['step']} steps",
             flush=True,
         )
-    return failed

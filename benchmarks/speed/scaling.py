@@ -134,7 +134,7 @@ def scaling(bench: Bench) -> list[Row]:
             with Written() as written:
                 problem.estimate()
             ms = {
-                name: statistics.median(times)
+                name: 1000 * statistics.median(times)
                 for name, times in short.turns(calls, least=0.02).items()
             }
             row: Row = {"scan": scan, "f": kind, "D": d, "K": k, "evaluations": seen}

@@ -106,7 +106,7 @@ def test_advice_comes_after_some_training(monkeypatch: pytest.MonkeyPatch) -> No
     steps: list[int] = []
     task = argparse.Namespace(training=argparse.Namespace(per_epoch=3), step=steps.append)
     monkeypatch.setattr(race, "made", lambda *_: task)
-    assert race.trained(1, argparse.Namespace(epochs=2)) is task
+    assert race.trained(1, argparse.Namespace(epochs=2, data="mnist", device="cpu")) is task
     assert steps == [0, 1, 2, 3, 4, 5]
 
 
