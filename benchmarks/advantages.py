@@ -28,6 +28,7 @@ from torch import Tensor
 import catlog
 
 from .command_line import output_of, table_parser
+from .quality.measuring import moments_of
 from .tables import Row, Table, show
 
 LENGTH, SYMBOLS = 3, 4
@@ -133,30 +134,20 @@ def measure(is_graded: bool, sizes: tuple[int, ...], groups: int) -> Iterator[Ro
                 rows[name] = compared(mean, prompt.gradient)
             rows["all"] = compared(torch.cat(means), exact)
         torch.manual_seed(size)  # the same texts for every estimator
-        spreads = []
-        for name, prompt in zip(PROMPTS, prompts, strict=True):
-            drawn = prompt.drawn(estimator, size, groups)
-            spread = (drawn - drawn.mean(0)).square().sum(-1)
-            spreads.append(spread)
-            rows[name] |= noise(spread, prompt.gradient)
-        rows["all"] |= noise(torch.stack(spreads).sum(0), exact)
+        drawn = [prompt.drawn(estimator, size, groups) for prompt in prompts]
+        for name, prompt, gradients in zip(PROMPTS, prompts, drawn, strict=True):
+            rows[name] |= noise(gradients, prompt.gradient)
+        rows["all"] |= noise(torch.cat(drawn, -1), exact)
         for name, row in rows.items():
-            yield {
-                "reward": "graded" if is_graded else "right or wrong",
-                "estimator": estimator,
-                "size": size,
-                "prompt": name,
-                "tokens": generated(estimator, size),
-                **{column: row.get(column) for column in ("scale", "cosine", "bias")},
-                "variance": row["variance"],
-                "error": row["error"],
-            }
+            reward = "graded" if is_graded else "right or wrong"
+            key = {"reward": reward, "estimator": estimator, "size": size, "prompt": name}
+            yield {**key, "tokens": generated(estimator, size), **row}
 
 
-def noise(spread: Tensor, exact: Tensor) -> Row:
+def noise(gradients: Tensor, exact: Tensor) -> Row:
     """Return the variance over the squared norm, and its relative standard error."""
-    error = spread.std() / spread.mean() / len(spread) ** 0.5
-    return {"variance": float(spread.mean() / exact.square().sum()), "error": float(error)}
+    moments = moments_of(gradients)
+    return {"variance": moments.variance / float(exact.square().sum()), "error": moments.error}
 
 
 def main(output: Path | None, quick: bool) -> None:

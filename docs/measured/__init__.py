@@ -14,7 +14,6 @@ from catlog.experiments import records
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
-NOT_MEASURED = "*Not measured yet.*"
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
 from benchmarks.tables import grouped, selected  # noqa: E402, F401
@@ -23,11 +22,6 @@ from benchmarks.tables import grouped, selected  # noqa: E402, F401
 def read(name: str) -> list[Row]:
     """Return the rows of results/NAME.csv."""
     return records.read(RESULTS / f"{name}.csv")
-
-
-def read_if_measured(name: str) -> list[Row]:
-    """Return the rows of results/NAME.csv, none if there is no such file yet."""
-    return read(name) if (RESULTS / f"{name}.csv").exists() else []
 
 
 def distinct(rows: Iterable[Row], column: str) -> list[Any]:

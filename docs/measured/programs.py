@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean
 
-from . import Row, grouped, read_if_measured, selected, table
+from . import Row, grouped, read, selected, table
 
 # Accuracy in per cent of whole sums, as published (docs/programs.md names the sources).
 PUBLISHED_NUMBERS = {
@@ -151,7 +151,7 @@ def wins(rows: list[Row], estimator: str) -> int:
 
 
 def values() -> dict[str, object]:
-    rows = last_rows(read_if_measured("programs/programs"))
+    rows = last_rows(read("programs/programs"))
     return {
         "numbers": numbers(selected(rows, program="numbers")),
         "sums": sums(selected(rows, program="sum")),
@@ -166,7 +166,7 @@ def draw_curves(path: Path) -> None:
     """Draw the accuracy of whole sums by epoch, a panel per N."""
     import matplotlib.pyplot as plt
 
-    rows = selected(read_if_measured("programs/programs"), program="numbers")
+    rows = selected(read("programs/programs"), program="numbers")
     figure, panels = plt.subplots(2, 2, figsize=(6.5, 5.4), layout="constrained")
     for digits, axes in zip(NUMBERS, panels.flat, strict=True):
         for colour, (name, is_method) in enumerate(METHODS.items()):

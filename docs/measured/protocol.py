@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Independent
 from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
-from . import NOT_MEASURED, Row, read_if_measured, selected, table
+from . import Row, read, selected, table
 from .race_figures import clean
 
 # isort: split
@@ -195,7 +195,7 @@ def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
             f"- {TITLES[kind]}: {text(samples, 1, digits)} after {curve.end:,} steps, {word} the "
             f"{published_text(kind, 'RODEO(3)')} of RODEO after {STEPS:,} ({gap:+.{digits}f})."
         )
-    return "\n".join(lines) or NOT_MEASURED
+    return "\n".join(lines)
 
 
 def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
@@ -235,14 +235,12 @@ def lowest_bounds(sizes: dict[tuple[int, int], dict[str, Curves]]) -> str:
             line += f", {gap:.2f} nats before `{next_name}`{marked(next_name)}"
         line += f". Models that collapsed: {', '.join(collapsed)}." if collapsed else "."
         lines.append(line)
-    return "\n".join(lines) or NOT_MEASURED
+    return "\n".join(lines)
 
 
 def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple[str, str]:
     """Return the bounds by size, and bias and variance where exact gradients are known."""
     methods = list(dict.fromkeys(name for curves in sizes.values() for name in curves))
-    if not methods:
-        return NOT_MEASURED, NOT_MEASURED
     lines, biases = [], []
     for name in methods:
         cells, means = [], []
@@ -269,11 +267,11 @@ def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple
     ]
     head = ["estimator", *(f"{k} x {variables}" for k, variables in plan.SIZES), "mean"]
     names = ["estimator", "size", "squared bias", "variance"]
-    return table(head, lines), table(names, biases) if biases else NOT_MEASURED
+    return table(head, lines), table(names, biases)
 
 
 def tables_of_bits() -> dict[tuple[str, str], dict[str, Curves]]:
-    rows = read_if_measured("protocol/bits")
+    rows = read("protocol/bits")
     return {
         (protocol, data): collect(selected(rows, protocol=protocol, data=data))
         for protocol, data in TITLES
@@ -285,14 +283,11 @@ def values() -> dict[str, object]:
     sections = [
         f"### {TITLES[kind]}\n\n{bits_table(kind, curves)}" for kind, curves in tables.items()
     ]
-    sizes = by_size(read_if_measured("protocol/categories"))
+    sizes = by_size(read("protocol/categories"))
     bounds, bias = categorical_tables(sizes)
-    measured = any(tables.values())
-    picture = "![Train bounds over steps](figures/protocol.png)" if measured else ""
     return {
         "verdict": verdict(tables),
         "tables": "\n\n".join([*sections, not_run(tables)]),
-        "picture": picture,
         "lowest": lowest_bounds(sizes),
         "bounds": bounds,
         "bias": bias,
@@ -332,4 +327,4 @@ def draw_curves(path: Path) -> None:
 
 
 def figures() -> dict[str, Callable[[Path], None]]:
-    return {"protocol.png": draw_curves} if any(tables_of_bits().values()) else {}
+    return {"protocol.png": draw_curves}

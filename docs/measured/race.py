@@ -3,7 +3,7 @@
 from math import exp, inf
 from statistics import mean, median
 
-from . import NOT_MEASURED, Row, grouped, read, read_if_measured, selected, table
+from . import Row, grouped, read, selected, table
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
@@ -83,14 +83,12 @@ def race_table(entries: list[Standing]) -> str:
 
 def cpu_section(runs: list[Row]) -> str:
     """Return a section per race: its target, who is first, and the table."""
-    if not runs:
-        return NOT_MEASURED
     parts = []
     for race, entries in standings(runs).items():
         target = next(row["target"] for row in runs if row["race"] == race)
         parts += [
-            f"### {TITLES.get(race, race)}",
-            f"Target: a {MEASURES.get(race, 'value')} of {target:g}. {winner(entries)}",
+            f"### {TITLES[race]}",
+            f"Target: a {MEASURES[race]} of {target:g}. {winner(entries)}",
             race_table(entries),
         ]
     return "\n\n".join(parts)
@@ -118,8 +116,6 @@ def decisions(found: list[Verdict]) -> str:
 def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
     """Return how good the picks of `catlog.advise` are."""
     found = verdicts(ranking, picks)
-    if not found:
-        return NOT_MEASURED
     text = decisions(found)
     for advice in sorted({verdict.advice for verdict in found}):
         given = [verdict for verdict in found if verdict.advice == advice]
@@ -206,8 +202,6 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
 
 def many_draws(rows: list[Row]) -> str:
     """Return a table of the steps that estimators with many draws need."""
-    if not rows:
-        return NOT_MEASURED
     lines = []
     for name, runs in curves(rows).items():
         chosen = list(runs.values())
@@ -253,19 +247,17 @@ def step_seconds(runs: dict[int, Curve]) -> float:
 
 def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
     """Return how soon the exact gradient would reach 97, by the run with the most draws."""
-    names = ("exact_steps", "exact_at_reinmax", "exact_at_slope")
-    names += ("reinmax_8_steps", "reinmax_16_steps", "reinmax_8_seconds")
-    if not rows:
-        return dict.fromkeys(names, "?")
     exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
     steps = steps_to(exact, 97.0) or inf
     eight, sixteen = methods["ReinMax-8"], methods["ReinMax(16)"]
-    prices = (step_seconds(eight), step_seconds(methods["SlopeCateR-8, sizes"]))
-    others = (steps_to(eight[421], 97.0) or inf, steps_to(sixteen[421], 97.0) or inf)
-    texts = [f"{steps:,.0f}", *(f"{steps * price:.1f}" for price in prices)]
-    texts += [f"{count:,.0f}" for count in others]
-    texts.append(mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1))
-    return dict(zip(names, texts, strict=True))
+    return {
+        "exact_steps": f"{steps:,.0f}",
+        "exact_at_reinmax": f"{steps * step_seconds(eight):.1f}",
+        "exact_at_slope": f"{steps * step_seconds(methods['SlopeCateR-8, sizes']):.1f}",
+        "reinmax_8_steps": f"{steps_to(eight[421], 97.0) or inf:,.0f}",
+        "reinmax_16_steps": f"{steps_to(sixteen[421], 97.0) or inf:,.0f}",
+        "reinmax_8_seconds": mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1),
+    }
 
 
 def addition_runs(rows: list[Row]) -> list[Curve]:
@@ -274,8 +266,6 @@ def addition_runs(rows: list[Row]) -> list[Curve]:
 
 def versions(rows: list[Row]) -> str:
     """Return the median steps and CPU seconds to the target, a row per estimator."""
-    if not rows:
-        return NOT_MEASURED
     races, lines = ("bits", "one-hot", "attention"), []
     for method in sorted({row["method"] for row in rows}, key=by_estimator):
         line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
@@ -304,9 +294,8 @@ def values() -> dict[str, object]:
     losses = [mean(row["train"] for row in run[-10:]) for run in runs]  # an epoch has 93 steps
     accuracies = [row["accuracy"] for row in last]
     digits = [row["digit_accuracy"] for row in last]
-    gpu, runs_on_cpu = summaries(rows), read_if_measured("speed/cpu_races")
-    ranking_of_all = standings([*runs_on_cpu, *gpu])
-    targets = read_if_measured("speed/cpu_race_targets")
+    runs_on_cpu, many = read("speed/cpu_races"), read("speed/race_steps_cuda")
+    ranking_of_all = standings([*runs_on_cpu, *summaries(rows)])
     processors = sorted({row["cpu"] for row in runs_on_cpu})
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
@@ -314,18 +303,18 @@ def values() -> dict[str, object]:
         "in_turn": in_turn(methods, FRESH_SEEDS),
         "earlier": in_turn(methods, EARLIER_SEEDS),
         "kernels": kernels(),
-        "many_draws": many_draws(read_if_measured("speed/race_steps_cuda")),
+        "many_draws": many_draws(many),
         "extra_kernels": extra_kernels(),
-        **limit(methods, read_if_measured("speed/race_steps_cuda")),
+        **limit(methods, many),
         "slope_steps": mean_steps(methods["SlopeCateR-8, sizes"]),
         "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
         "winner": winner(ranking_of_all[RACE]),
-        "processor": ", ".join(processors) or "a CPU",
-        "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
+        "processor": ", ".join(processors),
+        "target_seconds": f"{read('speed/cpu_race_targets')[0]['seconds']:g}",
         "cpu_races": cpu_section(runs_on_cpu),
-        "versions": versions(read_if_measured("speed/cpu_race_versions")),
-        "seldom": versions(read_if_measured("speed/cpu_race_seldom")),
-        "advice": advice_section(ranking_of_all, read_if_measured("speed/advice_picks")),
+        "versions": versions(read("speed/cpu_race_versions")),
+        "seldom": versions(read("speed/cpu_race_seldom")),
+        "advice": advice_section(ranking_of_all, read("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
         "digit_accuracy": f"{min(digits):.0%} to {max(digits):.0%}",

@@ -7,7 +7,7 @@ from statistics import median
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from . import Row, distinct, read, read_if_measured, selected
+from . import Row, distinct, read, selected
 from .race import MEASURES, TITLES, Curve, addition_runs, best_settings, class_of, mean_time
 
 # isort: split
@@ -116,33 +116,26 @@ def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> 
         seconds = [row["seconds"] for row in curve]
         values.append([row["value"] for row in curve])
         axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
-    if values:
-        # From the value that half of the curves pass early on, so that the ends are distinct.
-        early = median(line[min(2, len(line) - 1)] for line in values if line)
-        beyond = target + 0.08 * (target - early)
-        axes.set_ylim(*sorted((early, beyond)))
+    # From the value that half of the curves pass early on, so that the ends are distinct.
+    early = median(line[min(2, len(line) - 1)] for line in values)
+    beyond = target + 0.08 * (target - early)
+    axes.set_ylim(*sorted((early, beyond)))
     axes.axhline(target, color="#9ca3af", linewidth=0.8, linestyle=":")
-    axes.set_title(TITLES.get(race, race), fontsize=11)
-    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES.get(race, "value"))
+    axes.set_title(TITLES[race], fontsize=11)
+    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES[race])
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     clean(axes)
 
 
 def cpu_races(path: Path) -> None:
     """Draw a panel per race, one below the other."""
-    runs = read_if_measured("speed/cpu_races")
-    points = read_if_measured("speed/cpu_race_curves")
+    runs, points = read("speed/cpu_races"), read("speed/cpu_race_curves")
     races = distinct(runs, "race")
-    size = (7.4, 3.2 * max(1, len(races)))
-    figure, panels = plt.subplots(
-        max(1, len(races)), 1, figsize=size, layout="constrained", squeeze=False
-    )
-    for race, axes in zip(races, panels[:, 0], strict=False):
+    size = (7.4, 3.2 * len(races))
+    figure, panels = plt.subplots(len(races), figsize=size, layout="constrained", squeeze=False)
+    for race, axes in zip(races, panels[:, 0], strict=True):
         plot_cpu_race(axes, race, selected(runs, race=race), selected(points, race=race))
     figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
-    if not races:
-        panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
-        panels[0, 0].set_axis_off()
     figure.savefig(path, dpi=130)
 
 

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, read, read_if_measured, selected, short, table
+from . import Row, distinct, read, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -103,16 +103,6 @@ def autoencoder_losses(rows: list[Row]) -> str:
     return table(head, lines)
 
 
-def autoencoder_mnist(rows: list[Row]) -> str:
-    """Return the paragraph about all of MNIST, nothing if it was not measured."""
-    if not rows:
-        return ""
-    return (
-        "All of MNIST, 60,000 images (`python -m benchmarks.subset_autoencoder --data mnist`, "
-        "`results/subset/autoencoder_mnist.csv`):\n\n" + autoencoder_losses(rows)
-    )
-
-
 def autoencoder_picture(path: Path) -> None:
     rows = [row for row in read("subset/autoencoder") if row["step"] > 0]
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
@@ -152,7 +142,7 @@ def values() -> dict[str, object]:
         "subset_times": subset_times(),
         "subset_errors": subset_errors(),
         "autoencoder_losses": autoencoder_losses(read("subset/autoencoder")),
-        "autoencoder_mnist": autoencoder_mnist(read_if_measured("subset/autoencoder_mnist")),
+        "autoencoder_mnist": autoencoder_losses(read("subset/autoencoder_mnist")),
         "counts": counts(read("quality/counts")),
     }
 
