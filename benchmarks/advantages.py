@@ -20,16 +20,15 @@ steps?). The prompt "all" is the mean over the three prompts. Columns:
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import catlog
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .quality.measuring import moments_of
-from .tables import Row, Table, show
+from .tables import Row, show
 
 LENGTH, SYMBOLS = 3, 4
 TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
@@ -150,16 +149,15 @@ def noise(gradients: Tensor, exact: Tensor) -> Row:
     return {"variance": moments.variance / float(exact.square().sum()), "error": moments.error}
 
 
-def main(output: Path | None, quick: bool) -> None:
-    table = Table(output, ("reward", "estimator", "size", "prompt"))
+def main() -> None:
+    key = ("reward", "estimator", "size", "prompt")
+    args, table = opened(table_parser(__doc__), "quality/advantages.csv", *key)
     for is_graded in (False, True):
-        sizes, groups = (SIZES[:2], 200) if quick else (SIZES, 4000)
+        sizes, groups = (SIZES[:2], 200) if args.quick else (SIZES, 4000)
         rows = list(measure(is_graded, sizes, groups))
         table.add(rows)
         show(rows[0]["reward"], [row for row in rows if row["prompt"] == "all"])
 
 
 if __name__ == "__main__":
-    parser = table_parser(__doc__, quick="few and small measurements, for the tests")
-    options = parser.parse_args()
-    main(output_of(options, "quality", "advantages.csv"), options.quick)
+    main()

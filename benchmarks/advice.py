@@ -191,21 +191,8 @@ def median_ratios(rows: list[tables.Row]) -> list[float]:
     return [median_low(row["ratio"] for row in pilots) for pilots in problems]
 
 
-def print_summary(rows: list[tables.Row]) -> None:
-    """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
-    medians = median_ratios(rows)
-    ratios = [row["ratio"] for row in rows]
-    steps = [row["pilot_steps"] for row in rows]
-    print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")
-    for text, values in (("problems (median pilot)", medians), ("pilots", ratios)):
-        good, bad = sum(ratio <= 1.3 for ratio in values), sum(ratio > 2 for ratio in values)
-        print(f"{text}: {good} within 1.3 of the best, {bad} beyond 2")
-    quick = sum(count < 50 for count in steps)
-    print(f"pilot: at most {max(steps):.0f} steps, {quick} of {len(steps)} under 50")
-
-
 def main() -> None:
-    parser = table_parser(__doc__)
+    parser = table_parser(__doc__, quick=False)
     parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
     parser.add_argument("--sizes", nargs="*", default=["small", "large"])
     parser.add_argument("--repeats", type=int, default=200)
@@ -230,7 +217,6 @@ def main() -> None:
                 table.add(rows)
                 shown = ("problem", "size", "table", "chosen", "best", "ratio", "pilot_steps")
                 tables.show(name, [{key: row[key] for key in shown} for row in rows])
-    print_summary(table.rows)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expec
 from catlog.testing.battery import few_outcomes, takes, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .settings import NETWORK, Options, make_estimator, options_text
-from .tables import Row, Table
+from .tables import Row
 
 LARGEST_ERROR = 1e-10
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
@@ -124,7 +124,7 @@ def judge_all(name: str, quick: bool) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="one setting on bits, for the tests")
+    parser = table_parser(__doc__)
     parser.add_argument(
         "--names",
         nargs="+",
@@ -132,10 +132,7 @@ def main() -> None:
         default=list(ESTIMATORS),
         help="judge these; other rows of the file stay",
     )
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "estimators.csv")
-    table = Table(path, ("estimator", "problem"))
+    args, table = opened(parser, "quality/estimators.csv", "estimator", "problem")
     for name in args.names:
         table.add(judge_all(name, args.quick))
 

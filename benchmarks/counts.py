@@ -22,9 +22,9 @@ from catlog import RLOO, CountDifferences, CritiCateR, Estimator, IndeCateR
 from catlog.distributions import lost_mass, truncated
 from catlog.estimator import Function
 
-from .command_line import table_parser
+from .command_line import opened, table_parser
 from .quality.measuring import observe_batched
-from .tables import RESULTS, Row, Table, show
+from .tables import Row
 
 COUNTS, CATEGORIES = 16, 24
 
@@ -55,10 +55,9 @@ def truncated_counts(rate: Tensor) -> Distribution:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, output=RESULTS / "quality" / "counts.csv")
+    parser = table_parser(__doc__, quick=False)
     parser.add_argument("--repeats", type=int, default=2000)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    args, table = opened(parser, "quality/counts.csv", "function", "estimator")
     rate = torch.linspace(0.5, 4.0, COUNTS)
     sides: dict[str, tuple[Estimator, Callable[[Tensor], Distribution]]] = {
         "CountDifferences(1)": (CountDifferences(1), counts),
@@ -83,8 +82,7 @@ def main() -> None:
                 "lost_mass": 0.0 if is_exact else float(lost_mass(counts(rate), CATEGORIES)),
             }
         )
-    Table(args.output, ("function", "estimator")).add(rows)
-    show("variance of the gradient in the rates of 16 counts", rows)
+    table.add(rows, "variance of the gradient in the rates of 16 counts")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 from .turns import median_ratio, seconds_in_turns
 
 ROOT = Path(__file__).parents[1]
@@ -127,7 +127,7 @@ def baseline_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, output=RESULTS / "speed" / "estimator_times.csv")
+    parser = table_parser(__doc__, quick=False)
     parser.add_argument("--before", help="a commit to measure as well")
     parser.add_argument("--source", type=Path, help="a folder with the earlier catlog, instead")
     parser.add_argument(
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--variables", type=int, default=VARIABLES)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options, table = opened(parser, "speed/estimator_times.csv", "estimator")
     if options.answer:
         sizes = options.variables, options.batch
         print(json.dumps({name: cpu_seconds(name, *sizes) for name in options.only}))
@@ -147,8 +147,7 @@ def main() -> None:
         if options.before or options.source:
             sources["before"] = options.source or copy_source(options.before, folder)
         rows = measure(sources, options)
-    Table(options.output, ("estimator",)).add(rows)
-    show(f"Estimates of {options.variables} variables, batch {options.batch}, one thread", rows)
+    table.add(rows, f"{options.variables} variables, batch {options.batch}, one thread")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ import catlog
 from catlog.distributions import Autoregressive, Ordered
 from catlog.sampling.interventions import all_interventions, noise_shape
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .quality.structured import conditional_rows
-from .tables import Row, Table, selected, show
+from .tables import Row, selected
 from .turns import seconds_in_turns, spread
 
 CATEGORIES = 8
@@ -176,14 +176,12 @@ def print_conclusion(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="small d, for the tests")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    args, table = opened(
+        table_parser(__doc__), "quality/structured_scaling.csv", "what", "law", "d"
+    )
     torch.manual_seed(0)
     rows = measure([4, 8, 16], 8, 5) if args.quick else measure([8, 16, 32, 64], 32, 7)
-    path = output_of(args, "quality", "structured_scaling.csv")
-    Table(path, ("what", "law", "d")).add(rows)
-    show("interventions", rows)
+    table.add(rows, "interventions")
     print_conclusion(rows)
 
 

@@ -34,7 +34,7 @@ from catlog.functions import Known, OfSum, ising
 
 from .command_line import argument_parser
 from .quality.measuring import observe_batched
-from .tables import RESULTS, Row, Table, show
+from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
 
 
@@ -138,11 +138,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = time_rows(args.sizes, args.timings)
-    Table(args.root / "speed" / "known_means.csv", ("digits", "method")).add(rows)
-    show("P(sum of digits = s), value and gradient", rows)
-    rows = noise_rows(args.repeats)
-    Table(args.root / "quality" / "known_part.csv", ("problem", "estimator")).add(rows)
-    show("variance with a part whose mean is known", rows)
+    times = Table(args.root / "speed" / "known_means.csv", ("digits", "method"))
+    times.add(rows, "P(sum of digits = s), value and gradient")
+    variances = Table(args.root / "quality" / "known_part.csv", ("problem", "estimator"))
+    variances.add(noise_rows(args.repeats), "variance with a part whose mean is known")
 
 
 if __name__ == "__main__":

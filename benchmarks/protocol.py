@@ -124,13 +124,11 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
     missing = sorted({run.estimator for run in runs} - {*ESTIMATORS, *DVAE.labels})
     if missing:
         print(f"Not known to this version of catlog, left out: {', '.join(missing)}.", flush=True)
+    wanted = {"data": args.data, "protocol": args.protocols, "estimator": args.only}
     kept = []
     for run in runs:
-        if run.estimator in missing or (args.data and run.data not in args.data):
-            continue
-        if args.protocols and run.protocol not in args.protocols:
-            continue
-        if args.only and run.estimator not in args.only:
+        fits = all(not names or getattr(run, field) in names for field, names in wanted.items())
+        if run.estimator in missing or not fits:
             continue
         stacked = {} if run.protocol == "paper" else {"models": args.models or run.models}
         kept += [

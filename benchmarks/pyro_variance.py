@@ -30,9 +30,9 @@ from torch import Tensor
 import catlog
 import catlog.pyro
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .quality.measuring import moments_of
-from .tables import Row, Table, show
+from .tables import Row
 from .turns import seconds_in_turns
 
 Program = Callable[[], None]
@@ -158,18 +158,14 @@ def measure(name: str, steps: int, repeats: int) -> list[Row]:
     return [{**row, "ratio": row["variance"] / rows[0]["variance"]} for row in rows]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser(__doc__, quick="few repeats, for the tests")
-    settings = parser.parse_args(arguments)
+def main() -> None:
+    key = ("problem", "steps", "method")
+    args, table = opened(table_parser(__doc__), "quality/pyro_variance.csv", *key)
     logging.getLogger("pyro").setLevel(logging.WARNING)
-    repeats = 10 if settings.quick else 300
-    path = output_of(settings, "quality", "pyro_variance.csv")
-    table = Table(path, ("problem", "steps", "method"))
+    repeats = 10 if args.quick else 300
     for name, (_, stages, *_) in PROBLEMS.items():
         for steps in stages:
-            rows = measure(name, min(steps, 5) if settings.quick else steps, repeats)
-            table.add(rows)
-            show(name, rows)
+            table.add(measure(name, min(steps, 5) if args.quick else steps, repeats), name)
 
 
 if __name__ == "__main__":

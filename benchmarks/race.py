@@ -2,7 +2,7 @@
 
     python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
     python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
-    python -m benchmarks.race --device cuda --advice new    # what `catlog.advise` picks instead
+    python -m benchmarks.race --device cuda --advice    # what `catlog.advise` picks instead
     python -m benchmarks.race --device cuda --compile --methods "RLOO(8)"    # fills the caches
 
 Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
@@ -26,7 +26,6 @@ import argparse
 import time
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
@@ -186,27 +185,24 @@ def trained(seed: int, args: argparse.Namespace) -> DVAETask:
 
 def advise(args: argparse.Namespace) -> None:
     """Write what `catlog.advise` picks for every seed."""
-    table = Table(args.picks, ("race", "seed", "advice", "biased"), digits=4)
+    table = Table(args.picks, ("race", "seed", "biased"), digits=4)
     steps = CapturedSteps(args)
     for seed in args.seeds:
-        permissions = [
-            biased for biased in (False, True) if (RACE, seed, args.advice, biased) not in table
-        ]
+        permissions = [biased for biased in (False, True) if (RACE, seed, biased) not in table]
         if not permissions:
             continue
         task = trained(seed, args)
         images = task.train[task.training.index(0)]
         q = task.distribution(task.encoder(images), relaxed=False)
         f = task.reconstruction(images, relaxed=False)
-        function = (lambda x, f=f: f(x)) if args.without_table else f
 
         def penalty(q: Any, task: DVAETask = task) -> Tensor:
             return task.divergence(q.base_dist.logits)
 
         for biased in permissions:
             options = {"step": steps, "penalty": penalty, "clock": steps.clock}
-            row = pick(function, q, biased=biased, seed=seed, **options)
-            table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
+            row = pick(f, q, biased=biased, seed=seed, **options)
+            table.add([{"race": RACE, "seed": seed, **row}])
             print(
                 f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "
                 f"{', '.join(steps.tasks)}",
@@ -220,19 +216,6 @@ def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
     labels_of_picks = [str(row["pick"]) for row in picks if row["race"] == RACE]
     chosen = [names.get(text, text) for text in labels_of_picks]
     return list(dict.fromkeys([*methods, *chosen]))
-
-
-def print_summary(rows: list[Row], target: float) -> None:
-    for name, runs in curves(rows).items():
-        seconds = [reached(curve, target) for curve in runs.values()]
-        times = ", ".join("-" if second is None else f"{second:.2f}" for second in seconds)
-        last = [curve[-1] for curve in runs.values()]
-        step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
-        lowest = mean(min(row["train"] for row in curve) for curve in runs.values())
-        print(
-            f"{name:20}{step_ms:8.4f} ms/step{mean(row['step'] for row in last):9.0f} steps  "
-            f"target after {times} s; lowest {lowest:.2f}"
-        )
 
 
 def main() -> None:
@@ -251,14 +234,11 @@ def main() -> None:
         "--epochs", type=int, default=5, help="epochs before the advice, with RLOO(2)"
     )
     parser.add_argument("--compile", action="store_true", help="compile steps, do not race")
-    parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
-    parser.add_argument(
-        "--without-table", action="store_true", help="f is a plain function for the pilot"
-    )
+    parser.add_argument("--advice", action="store_true", help="write picks, do not race")
     parser.add_argument("--race-picks", action="store_true", help="race what --picks holds, too")
     parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
-    if args.advice is not None:
+    if args.advice:
         advise(args)
         return
     if args.compile:
@@ -283,7 +263,6 @@ def main() -> None:
             f"{last['seconds']:.1f} s, {last['step']} steps, set-up {last['setup']:.1f} s",
             flush=True,
         )
-    print_summary(table.rows, args.target)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 import catlog
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 from .turns import median_ratio, seconds_in_turns
 
 SHAPES = [(32, 10), (100, 20, 10), (100, 200, 10)]
@@ -63,16 +63,12 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__)
+    parser = table_parser(__doc__, quick=False)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=200)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    table = Table(args.output or RESULTS / "speed" / f"sample_{args.device}.csv", ("shape",))
+    args, table = opened(parser, "speed/sample_{device}.csv", "shape")
     for shape in SHAPES:
-        rows = measure(shape, args.device, args.rounds)
-        table.add(rows)
-        show(" x ".join(map(str, shape)), rows)
+        table.add(measure(shape, args.device, args.rounds), " x ".join(map(str, shape)))
 
 
 if __name__ == "__main__":

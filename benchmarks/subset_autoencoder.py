@@ -31,7 +31,6 @@ import time
 from dataclasses import dataclass
 from itertools import product
 from math import log
-from statistics import mean
 from typing import Any
 
 import torch
@@ -44,8 +43,8 @@ from catlog.distributions import Subset
 from catlog.estimator import Function
 from catlog.experiments.stacked import StackedMLP
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, selected, show
+from .command_line import opened, table_parser
+from .tables import Row
 
 TERMS = 10  # of the sum of Gamma variables, as published
 BATCH = 100
@@ -174,7 +173,7 @@ def train(
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="a few steps, for the tests")
+    parser = table_parser(__doc__)
     parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--names", nargs="+", default=["RLOO", "CritiCateR", "SIMPLE", "I-MLE"])
@@ -184,14 +183,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
     parser.add_argument("--lr", type=float, default=1e-3)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    key = ("estimator", "lr", "seed", "step")
+    args, table = opened(parser, "subset/autoencoder.csv", *key)
     sizes = (16, 12, 3) if args.quick else (128, 40, 10)
     args.steps = 4 if args.quick else args.steps
     args.every = args.every or max(1, args.steps // 6)
-    path = output_of(args, "subset", "autoencoder.csv")
     data = load(args.data)
-    table = Table(path, ("estimator", "lr", "seed", "step"))
     # On a GPU a step takes as long for several models as for one.
     groups = [[seed] for seed in args.seeds] if args.device == "cpu" else [args.seeds]
     for seeds, name in product(groups, args.names):
@@ -201,21 +198,6 @@ def main() -> None:
         torch.manual_seed(seeds[0])
         rows = train(model, estimators(args.samples, args.step)[name], data, seeds, args)
         table.add([{"estimator": name, **row} for row in rows])
-    last = selected(table.rows, step=args.steps, lr=args.lr)
-    show(
-        f"Loss after {args.steps} steps, nats per test image",
-        [
-            {
-                "estimator": name,
-                "likeliest code": mean(row["loss_likeliest"] for row in runs),
-                "a draw": mean(row["loss"] for row in runs),
-                "seeds": len(runs),
-                "seconds": mean(row["seconds"] for row in runs),
-            }
-            for name in args.names
-            if (runs := selected(last, estimator=name))
-        ],
-    )
 
 
 if __name__ == "__main__":

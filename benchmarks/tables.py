@@ -29,14 +29,19 @@ class Table:
     def __contains__(self, values: tuple[object, ...]) -> bool:
         return any(self._key(row) == values for row in self.rows)
 
-    def add(self, rows: list[Row]) -> None:
-        """Add rows, in place of those that measured the same, and write the file."""
+    def add(self, rows: list[Row], title: str = "") -> None:
+        """Add rows, in place of those that measured the same, and write the file.
+
+        With a title they are printed as well.
+        """
         replaced = {self._key(row) for row in rows}
         self.rows = [row for row in self.rows if self._key(row) not in replaced] + rows
         if self.path is not None:
             self.columns += [name for row in rows for name in row if name not in self.columns]
             ordered = [{name: row.get(name) for name in self.columns} for row in self.rows]
             records.write(ordered, self.path, digits=self.digits)
+        if title:
+            show(title, rows)
 
     def _key(self, row: Row) -> tuple[object, ...]:
         cells = (row.get(column) for column in self.key)
@@ -59,6 +64,11 @@ def grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
         key = tuple(row[column] for column in columns)
         groups.setdefault(key if len(columns) > 1 else key[0], []).append(row)
     return groups
+
+
+def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
+    """Return the rows by the values of these columns, which no two rows share."""
+    return {tuple(row[column] for column in columns): row for row in rows}
 
 
 def show(title: str, rows: list[Row]) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.cpu_races trial --jobs 15       # curves on seeds that do not judge
     python -m benchmarks.cpu_races targets               # chooses the targets from them
-    python -m benchmarks.cpu_races pilot --advice new    # what `catlog.advise` picks
+    python -m benchmarks.cpu_races pilot                 # what `catlog.advise` picks
     python -m benchmarks.cpu_races run --jobs 15         # the races; results/speed/cpu_races.csv
 
 The races (races.py) are the MNIST-5000 autoencoder with 200 bits, the same with 20 one-hot
@@ -21,7 +21,5 @@ the file holds are skipped, and interrupted ones start again. `run` also races t
 and compares the picks with it (`python docs/render.py race`).
 
 `pilot` calls `catlog.advise` with its default settings at the start of training, in a new process
-each time. It works with earlier versions of catlog too: with `PYTHONPATH=OLD/src` and
-`--advice old` it asks theirs. Earlier versions took IndeCateR with some 130 draws for cheap where f
-has its own table, and their pilot then takes minutes: `--without-table` gives them a plain f.
+each time.
 """

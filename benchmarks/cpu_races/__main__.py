@@ -62,14 +62,14 @@ def choose_targets(options: argparse.Namespace) -> None:
 
 
 def pilot(options: argparse.Namespace) -> None:
-    table = Table(options.picks, ("race", "seed", "advice", "biased"), digits=4)
+    table = Table(options.picks, ("race", "seed", "biased"), digits=4)
     calls = [
-        (race, seed, biased, not options.without_table)
+        (race, seed, biased)
         for seed, race, biased in product(options.seeds, options.races, (False, True))
-        if (race, seed, options.advice, biased) not in table
+        if (race, seed, biased) not in table
     ]
     for (race, seed, *_), pick in in_processes(pick_of_race, calls, options.jobs):
-        row = {"race": race, "seed": seed, "advice": options.advice, **pick}
+        row = {"race": race, "seed": seed, **pick}
         table.add([row])
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
 
@@ -106,11 +106,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--seconds", type=float, default=25.0, help="when levels are compared")
     command = add("pilot", pilot)
     command.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
-    command.add_argument("--advice", choices=("old", "new"), default="new")
     command.add_argument("--jobs", type=int, default=1, help="processes")
-    command.add_argument(
-        "--without-table", action="store_true", help="f is a plain function for the pilot"
-    )
     return result
 
 

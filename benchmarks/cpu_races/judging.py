@@ -56,7 +56,7 @@ class Verdict:
     """A decision of `catlog.advise`: one race, with or without biased estimators.
 
     Attributes:
-        race, advice, biased: what was decided, by which version ("old", "new").
+        race, biased: what was decided.
         picks: the different picks of all seeds.
         ratio: how many times the seconds of the fastest estimator the picks take, the median over
             seeds; None if a pick was not raced.
@@ -65,7 +65,6 @@ class Verdict:
     """
 
     race: str
-    advice: str
     biased: bool
     picks: tuple[str, ...]
     ratio: float | None
@@ -76,7 +75,7 @@ class Verdict:
 def verdicts(ranking: dict[str, list[Standing]], picks: Sequence[Row]) -> list[Verdict]:
     """Return a verdict per race, version and permission of bias."""
     results = []
-    for (race, advice, biased), rows in grouped(picks, "race", "advice", "biased").items():
+    for (race, biased), rows in grouped(picks, "race", "biased").items():
         chosen = [row["pick"] for row in rows]
         entries = {entry.method: entry for entry in ranking.get(race, [])}
         reached = [entry for entry in entries.values() if entry.seconds < inf]
@@ -90,5 +89,5 @@ def verdicts(ranking: dict[str, list[Standing]], picks: Sequence[Row]) -> list[V
             ratios = [seconds / best.seconds for best in (reached[0], allowed[0])]
         is_bound = any(entry.seconds == inf for entry in raced)
         names = tuple(dict.fromkeys(chosen))
-        results.append(Verdict(race, advice, biased, names, *ratios, is_bound))
+        results.append(Verdict(race, biased, names, *ratios, is_bound))
     return results

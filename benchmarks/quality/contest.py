@@ -151,8 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    path = output_of(args, "quality", "contest.csv")
-    table = Table(path, ("part", "problem", "seed", "method"))
+    table = Table(output_of(args, "quality/contest.csv"), ("part", "problem", "seed", "method"))
     runs: list[tuple[problems.Size, int, str]] = [
         (size, seed, name)
         for size, seeds in SEEDS.items()

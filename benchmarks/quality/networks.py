@@ -35,7 +35,7 @@ from ..settings import (
     near_budget,
     options_text,
 )
-from ..tables import Row, Table, show
+from ..tables import Row, Table
 from ..turns import seconds_in_turns
 from .measuring import train
 
@@ -145,10 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     sizes = (2, 20, 3) if args.quick else (args.rounds, 200, 200)
-    path = output_of(args, "quality", "estimators.csv")
-    table = Table(path, ("estimator", "problem"))
+    table = Table(output_of(args, "quality/estimators.csv"), ("estimator", "problem"))
     for name, shape in (QUICK_SHAPES if args.quick else SHAPES).items():
         problem, exact = network_problem(name, shape)
         rows = measure(problem, exact, args.names, *sizes)
-        table.add(rows)
-        show(f"{name}, |gradient| {exact.norm().item():.3g}", rows)
+        table.add(rows, f"{name}, |gradient| {exact.norm().item():.3g}")

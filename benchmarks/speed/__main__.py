@@ -42,9 +42,7 @@ def machine(device: str) -> str:
 
 
 def main() -> None:
-    parser = table_parser(
-        __doc__, quick="tiny sizes, for the tests; files only in a given --output"
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=None, help="measurements of every row")
     parser.add_argument(

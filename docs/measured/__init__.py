@@ -16,7 +16,7 @@ RESULTS = ROOT / "results"
 Row = records.Row
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
-from benchmarks.tables import grouped, selected  # noqa: E402, F401
+from benchmarks.tables import grouped, keyed, selected  # noqa: E402, F401
 
 
 def read(name: str) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from statistics import geometric_mean
 
-from . import Row, distinct, grouped, read, selected, table
+from . import Row, distinct, grouped, keyed, read, selected, table
 
 
 def spread(row: Row, key: str) -> str:
@@ -22,7 +22,7 @@ def residuals(rows: list[Row]) -> str:
 
 def dvae(rows: list[Row]) -> str:
     stages = distinct(rows, "problem")
-    cells = {(row["problem"], row["method"]): row for row in rows}
+    cells = keyed(rows, "problem", "method")
     lines = []
     for row in rows[: len(rows) // len(stages)]:
         name = row["method"] + ("" if row["unbiased"] == "yes" else " (biased)")

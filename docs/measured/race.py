@@ -101,35 +101,25 @@ def ratio_text(verdict: Verdict, ratio: float | None) -> str:
     return f"{'over ' if verdict.is_bound else ''}{ratio:.2f}"
 
 
-def decisions(found: list[Verdict]) -> str:
-    """Return a table with a line per decision: the picks and what they cost."""
+def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
+    """Return how good the picks of `catlog.advise` are, a line per decision."""
+    found = verdicts(ranking, picks)
     lines = []
     for verdict in found:
         bias = "allowed" if verdict.biased else "no"
-        picks = ", ".join(f"`{name}`" for name in verdict.picks)
+        names = ", ".join(f"`{name}`" for name in verdict.picks)
         ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
-        lines.append([verdict.race, bias, verdict.advice, picks, *ratios])
-    head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
-    return table(head, lines)
-
-
-def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
-    """Return how good the picks of `catlog.advise` are."""
-    found = verdicts(ranking, picks)
-    text = decisions(found)
-    for advice in sorted({verdict.advice for verdict in found}):
-        given = [verdict for verdict in found if verdict.advice == advice]
-        ratios = [verdict.ratio for verdict in given if verdict.ratio is not None]
-        allowed = [verdict.allowed_ratio for verdict in given if verdict.allowed_ratio is not None]
-        if ratios:
-            text += (
-                f"\n\nThe {advice} advice is within 1.3 times the best on "
-                f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(given)} decisions, and within "
-                "1.3 times the best that it was allowed to pick on "
-                f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
-                f"{max(ratios):.2f} and {max(allowed):.2f}."
-            )
-    return text
+        lines.append([verdict.race, bias, names, *ratios])
+    ratios = [verdict.ratio for verdict in found if verdict.ratio is not None]
+    allowed = [verdict.allowed_ratio for verdict in found if verdict.allowed_ratio is not None]
+    head = ("race", "bias", "picks", "ratio to the best", "to the best allowed")
+    return (
+        f"{table(head, lines)}\n\nThe advice is within 1.3 times the best on "
+        f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(found)} decisions, and within "
+        "1.3 times the best that it was allowed to pick on "
+        f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
+        f"{max(ratios):.2f} and {max(allowed):.2f}."
+    )
 
 
 def common_time(methods: dict[str, dict[int, Curve]]) -> float:

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, read, selected, short, table
+from . import Row, distinct, keyed, read, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -23,7 +23,7 @@ def picture(path: Path) -> None:
         dict.fromkeys((row["problem"], row["budget"], row["evaluations"]) for row in rows)
     )
     names = [name for name in distinct(rows, "method") if name != "RLOO"]
-    cells = {(row["method"], row["problem"], row["budget"]): row for row in rows}
+    cells = keyed(rows, "method", "problem", "budget")
     ratios = [
         [cells[name, problem, budget]["relative_to_rloo"] for problem, budget, _ in columns]
         for name in names
@@ -155,7 +155,7 @@ def counts(rows: list[Row]) -> str:
     """Return the variance of gradients for counts, by function and estimator."""
     names = distinct(rows, "function")
     methods = distinct(rows, "estimator")
-    cells = {(row["function"], row["estimator"]): row for row in rows}
+    cells = keyed(rows, "function", "estimator")
     lines = []
     for method in methods:
         variances = [short(cells[name, method]["variance"]) for name in names]

@@ -161,46 +161,44 @@ def test_target_is_the_level_of_the_second_best() -> None:
 # judgement
 
 
-def result(method: str, *seconds: float | None, race: str = "bits") -> list[Row]:
-    return [
-        {"race": race, "method": method, "seed": seed, "seconds": time, "trained": time or 75.0}
-        for seed, time in enumerate(seconds)
-    ]
-
-
 def test_picks_are_compared_with_the_best() -> None:
-    rows = [
-        *result("RLOO(4)", 30.0, 28.0, 90.0),
-        *result("ReinMax(2)", 20.0, 19.0, 25.0),
-        *result("IndeCateR(2)", None, None, 70.0),
-        *result("SlopeCateR(4)", 24.0, None, 26.0),
+    seconds = {
+        "RLOO(4)": (30.0, 28.0, 90.0),
+        "ReinMax(2)": (20.0, 19.0, 25.0),
+        "IndeCateR(2)": (None, None, 70.0),
+        "SlopeCateR(4)": (24.0, None, 26.0),
+    }
+    rows: list[Row] = [
+        {"race": race, "method": method, "seed": seed, "seconds": time, "trained": time or 75.0}
+        for race in ("bits", "one-hot")
+        for method, times in seconds.items()
+        for seed, time in enumerate(times)
     ]
     ranking = standings(rows)
-    assert [entry.method for entry in ranking["bits"]] == [
-        "ReinMax(2)",
-        "SlopeCateR(4)",
-        "RLOO(4)",
-        "IndeCateR(2)",
+    assert [(entry.method, entry.seconds, entry.is_biased) for entry in ranking["bits"]] == [
+        ("ReinMax(2)", 20, True),
+        ("SlopeCateR(4)", 26, False),
+        ("RLOO(4)", 30, False),
+        ("IndeCateR(2)", inf, False),
     ]
-    assert [entry.seconds for entry in ranking["bits"]] == [20, 26, 30, inf]
-    assert [entry.is_biased for entry in ranking["bits"]] == [True, False, False, False]
+    names = {
+        ("bits", True): ("ReinMax(2)", "ReinMax(2)", "RLOO(4)"),
+        ("bits", False): ("RLOO(4)", "RLOO(4)", "SlopeCateR(4)"),
+        ("one-hot", False): ("IndeCateR(2)", "IndeCateR(2)", "IndeCateR(2)"),
+        ("one-hot", True): ("IMLE(2)", "ReinMax(2)", "ReinMax(2)"),
+    }
     picks = [
-        {"race": "bits", "seed": seed, "advice": advice, "biased": biased, "pick": pick}
-        for advice, biased, names in (
-            ("new", True, ("ReinMax(2)", "ReinMax(2)", "RLOO(4)")),
-            ("new", False, ("RLOO(4)", "RLOO(4)", "SlopeCateR(4)")),
-            ("old", False, ("IndeCateR(2)", "IndeCateR(2)", "IndeCateR(2)")),
-            ("old", True, ("IMLE(2)", "ReinMax(2)", "ReinMax(2)")),
-        )
-        for seed, pick in enumerate(names)
+        {"race": race, "seed": seed, "biased": biased, "pick": pick}
+        for (race, biased), chosen in names.items()
+        for seed, pick in enumerate(chosen)
     ]
-    found = {(verdict.advice, verdict.biased): verdict for verdict in verdicts(ranking, picks)}
-    assert found["new", True].ratio == 1
-    assert found["new", False].ratio == 1.5
-    assert found["new", False].allowed_ratio == pytest.approx(30 / 26)
-    assert found["old", False].ratio == 75 / 20  # at least
-    assert found["old", True].ratio is None
-    assert found["old", False].allowed_ratio == 75 / 26
+    found = {(verdict.race, verdict.biased): verdict for verdict in verdicts(ranking, picks)}
+    assert found["bits", True].ratio == 1
+    assert found["bits", False].ratio == 1.5
+    assert found["bits", False].allowed_ratio == pytest.approx(30 / 26)
+    assert found["one-hot", False].ratio == 75 / 20  # at least
+    assert found["one-hot", False].allowed_ratio == 75 / 26
+    assert found["one-hot", True].ratio is None
     assert [verdict.is_bound for verdict in found.values()] == [False, False, True, False]
 
 
@@ -221,7 +219,7 @@ def test_command_from_trial_to_race(tmp_path: Path) -> None:
 
     run(command, "trial", *places, *short, *files("trial"), "--seeds", 101)
     run(command, "targets", *places, *files("trial"), "--seconds", 0.2)
-    run(command, "pilot", *places, "--seeds", 102, "--advice", "old")
+    run(command, "pilot", *places, "--seeds", 102)
     chosen = records.read(picks)
     assert [(row["race"], row["seed"], row["biased"]) for row in chosen] == [
         ("attention", 102, False),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from benchmarks.race import CapturedSteps, advise, label_of, summaries, with_picks
 
-import catlog
 from benchmarks import race
 from catlog import RLOO, Estimator, ReinMax
 from catlog.experiments import records
@@ -18,8 +17,6 @@ def options(picks: Path | None = None) -> argparse.Namespace:
         device="cpu",
         data="mnist-5000",
         seeds=[101],
-        advice="new",
-        without_table=False,
         epochs=0,
         picks=picks,
     )
@@ -98,7 +95,7 @@ def test_picks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         advise(options(tmp_path / "picks.csv"))
     assert asked == [False, True]  # what the file holds is not asked again
     rows = records.read(tmp_path / "picks.csv")
-    assert [(row["race"], row["seed"], row["advice"]) for row in rows] == [("H200", 101, "new")] * 2
+    assert [(row["race"], row["seed"]) for row in rows] == [("H200", 101)] * 2
     assert [row["pick"] for row in rows] == ["RLOO(2)", "ReinMax(2)"]
 
 
@@ -108,25 +105,3 @@ def test_advice_comes_after_some_training(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(race, "made", lambda *_: task)
     assert race.trained(1, argparse.Namespace(epochs=2, data="mnist", device="cpu")) is task
     assert steps == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("takes_step", [True, False])
-def test_step_is_passed_to_versions_that_take_one(
-    monkeypatch: pytest.MonkeyPatch, takes_step: bool
-) -> None:
-    class Answer:
-        estimator = RLOO(4)
-        seconds = 0.5
-
-    def with_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any, step: Any) -> Answer:
-        step(RLOO(4))
-        return Answer()
-
-    def without_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any) -> Answer:
-        return Answer()
-
-    monkeypatch.setattr(catlog, "advise", with_step if takes_step else without_step)
-    steps: list[Estimator] = []
-    row = race.pick(None, None, biased=True, seed=1, step=steps.append)
-    assert len(steps) == takes_step
-    assert row == {"biased": True, "pick": "RLOO(4)", "draws": 4, "pilot_seconds": 0.5}
