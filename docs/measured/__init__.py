@@ -5,7 +5,7 @@ which returns functions that draw the page's pictures, by file name. It may have
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,18 @@ def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
+
+
+def pivot(
+    rows: Sequence[Row], line: str, column: str, cell: Callable[[Row], str]
+) -> tuple[list[Any], list[list[Any]]]:
+    """Return the values of a column, and the lines of a table that has a column for each of them.
+
+    Every line begins with its value of ``line``. It is blank where there is no row.
+    """
+    names, cells = distinct(rows, column), {(row[line], row[column]): cell(row) for row in rows}
+    lines = [[key, *(cells.get((key, name), "") for name in names)] for key in distinct(rows, line)]
+    return names, lines
 
 
 def columns_with_values(rows: Sequence[Row]) -> list[str]:

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Independent
 from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
-from . import Row, read, selected, table
+from . import Row, grouped, read, selected, table
 from .race_figures import clean
 
 # isort: split
@@ -55,12 +55,10 @@ class Curves:
     """The models of one method on one table.
 
     Attributes:
-        method: the label of the estimator.
         rows: by iteration, the rows of all stacks that got there.
         stacks: the number of stacks.
     """
 
-    method: str
     rows: dict[int, list[Row]]
     stacks: int
 
@@ -79,20 +77,21 @@ class Curves:
         ]
 
 
-def method_of(row: Row) -> str:
-    options = tuple(str(row.get("options") or "").split())
-    return label(make_estimator(row["estimator"], row.get("samples"), options, {}))
+def method_of(estimator: str, samples: int | None, options: Iterable[str]) -> str:
+    return label(make_estimator(estimator, samples, tuple(options), {}))
 
 
 def collect(rows: Iterable[Row]) -> dict[str, Curves]:
     """Return the curves of one table by method."""
-    grouped: dict[str, dict[int, list[Row]]] = {}
-    seeds: dict[str, set[tuple[object, object]]] = {}
+    methods: dict[str, list[Row]] = {}
     for row in rows:
-        method = method_of(row)
-        grouped.setdefault(method, {}).setdefault(int(row["iteration"]), []).append(row)
-        seeds.setdefault(method, set()).add((row["seed"], row["models"]))
-    return {method: Curves(method, steps, len(seeds[method])) for method, steps in grouped.items()}
+        options = str(row.get("options") or "").split()
+        method = method_of(row["estimator"], row.get("samples"), options)
+        methods.setdefault(method, []).append(row)
+    return {
+        method: Curves(grouped(runs, "iteration"), len(grouped(runs, "seed", "models")))
+        for method, runs in methods.items()
+    }
 
 
 def evaluations(method: str) -> int:
@@ -123,11 +122,8 @@ def text(samples: Sequence[float], sign: float, digits: int = 2) -> str:
 def planned(kind: tuple[str, str]) -> list[str]:
     """Return the methods of one table that the sweep has, by label."""
     runs = [run for runs in plan.parts().values() for run in runs]
-    names = [
-        label(make_estimator(run.estimator, run.samples, run.options, {}))
-        for run in runs
-        if (run.protocol, run.data) == kind
-    ]
+    planned_runs = [run for run in runs if (run.protocol, run.data) == kind]
+    names = (method_of(run.estimator, run.samples, run.options) for run in planned_runs)
     return list(dict.fromkeys(names))
 
 

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, keyed, read, selected, short, table
+from . import Row, distinct, keyed, pivot, read, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -64,13 +64,7 @@ def picture(path: Path) -> None:
 
 
 def subset_times() -> str:
-    rows = read("subset/speed_cpu")
-    cells = {(row["what"], row["how"]): row["ms"] for row in rows}
-    names = distinct(rows, "how")
-    lines = [
-        [what, *(short(cells.get((what, name))) for name in names)]
-        for what in distinct(rows, "what")
-    ]
+    names, lines = pivot(read("subset/speed_cpu"), "what", "how", lambda row: short(row["ms"]))
     return table(["ms", *names], lines)
 
 
@@ -153,11 +147,6 @@ def figures() -> dict[str, object]:
 
 def counts(rows: list[Row]) -> str:
     """Return the variance of gradients for counts, by function and estimator."""
-    names = distinct(rows, "function")
-    methods = distinct(rows, "estimator")
-    cells = keyed(rows, "function", "estimator")
-    lines = []
-    for method in methods:
-        variances = [short(cells[name, method]["variance"]) for name in names]
-        lines.append([method, cells[names[0], method]["evaluations"], *variances])
+    rows = [{**row, "method": f"{row['estimator']} | {row['evaluations']}"} for row in rows]
+    names, lines = pivot(rows, "method", "function", lambda row: short(row["variance"]))
     return table(("estimator", "evaluations", *names), lines)
