@@ -24,7 +24,7 @@ from catlog.sampling.interventions import all_interventions, noise_shape
 
 from .command_line import opened, table_parser
 from .quality.structured import conditional_rows
-from .tables import Row, selected
+from .tables import Row
 from .turns import seconds_in_turns, spread
 
 CATEGORIES = 8
@@ -157,24 +157,6 @@ def exponent(rows: list[Row], column: str) -> float:
     return statistics.linear_regression(sizes, values).slope
 
 
-def print_conclusion(rows: list[Row]) -> None:
-    kinds = dict.fromkeys((row["what"], row["law"]) for row in rows)
-    for what, kind in kinds:
-        same = selected(rows, what=what, law=kind)
-        if what == "loop":
-            (row,) = same
-            (sweep,) = selected(rows, what="sweep", law=kind, d=row["d"])
-            ratio = row["milliseconds"] / sweep["milliseconds"]
-            print(
-                f"{kind}, d={row['d']}: sweep {ratio:.1f} times faster than the loop, same points"
-            )
-        else:
-            print(
-                f"{what}, {kind}: time grows as d^{exponent(same, 'milliseconds'):.2f}, "
-                f"conditional rows as d^{exponent(same, 'conditional_rows'):.2f}"
-            )
-
-
 def main() -> None:
     args, table = opened(
         table_parser(__doc__), "quality/structured_scaling.csv", "what", "law", "d"
@@ -182,7 +164,6 @@ def main() -> None:
     torch.manual_seed(0)
     rows = measure([4, 8, 16], 8, 5) if args.quick else measure([8, 16, 32, 64], 32, 7)
     table.add(rows, "interventions")
-    print_conclusion(rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Which estimator first trains the MNIST autoencoder to a negated train ELBO of 100, in wall time?
 
     python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
-    python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
+    python -m benchmarks.race --device cuda --methods "RLOO(4)" --seeds 0
     python -m benchmarks.race --device cuda --advice    # what `catlog.advise` picks instead
     python -m benchmarks.race --device cuda --compile --methods "RLOO(8)"    # fills the caches
 
@@ -10,16 +10,15 @@ the step compiled and captured in a CUDA graph. The clock runs for training step
 during compilation (column `setup`, in seconds) and while the bound over all training images is
 measured (one draw each, every 600 steps, which is an epoch). A run ends when it reaches the target,
 or after --limit seconds of training. The file has the curves; its runs are not repeated.
-"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default. GS is
-straight-through Gumbel-Softmax, its temperature lowered from 1 by exp(-0.01) per epoch. Methods may
-also be labels of catlog, such as "IndeCateR(4, draws=latin)".
+Methods are labels of catlog, such as "IndeCateR(4, draws=latin)". The temperature of Gumbel-Softmax
+is lowered from 1 by exp(-0.01) per epoch.
 
 With --advice nothing is raced: for every seed, `catlog.advise` picks an estimator, once among
 unbiased estimators only and once among all, after --epochs of training with RLOO(2). The divergence
 that is added to the loss is its `penalty`, and it times the compiled and captured step of
 candidates that may win. Its clock stops during set-up. docs/race.md compares the picks with the
-race. With --compile, the steps of the methods are only compiled, which
-several processes can do at once; later processes find the result in torch's caches.
+race. With --compile, the steps of the methods are only compiled, which several processes can do at
+once; later processes find the result in torch's caches.
 """
 
 import argparse
@@ -40,50 +39,36 @@ from .command_line import argument_parser
 from .cpu_races.curves import seconds_to
 from .cpu_races.picks import pick
 from .cpu_races.racers import Racer
-from .tables import RESULTS, Row, Table, grouped
+from .tables import RESULTS, Row, Table, grouped, selected
 
-RACERS = {
-    "SlopeCateR-8": "SlopeCateR(8, slope_entries=0)",
-    "SlopeCateR-4": "SlopeCateR(4, slope_entries=0)",
-    "SlopeCateR-8, sizes": "SlopeCateR(8)",
-    "GS-S": "GumbelSoftmax(2, hard=True)",
-    "IndeCateR": "IndeCateR(2)",
-    "IndeCateR-Latin": "IndeCateR(2, draws=latin)",
-    "IndeCateR-Taylor": "IndeCateR(8, variables=4, draws=latin)",
-    "RLOO-S": "RLOO(2)",
-    "RLOO-F": "RLOO(800)",
-    "GS-F": "GumbelSoftmax(800, hard=True)",
-    "ReinMax-2": "ReinMax(2)",
-    "ReinMax-4": "ReinMax(4)",
-    "ReinMax-8": "ReinMax(8)",
-    "GS-4": "GumbelSoftmax(4, hard=True)",
-    "GS-8": "GumbelSoftmax(8, hard=True)",
-    "RLOO-8": "RLOO(8)",
-    "RLOO-14": "RLOO(14)",
-}
+METHODS = [
+    "SlopeCateR(8, slope_entries=0)",
+    "SlopeCateR(4, slope_entries=0)",
+    "SlopeCateR(8)",
+    "GumbelSoftmax(2, hard=True)",
+    "IndeCateR(2)",
+    "IndeCateR(2, draws=latin)",
+    "IndeCateR(8, draws=latin, variables=4)",
+    "RLOO(2)",
+    "RLOO(800)",
+    "GumbelSoftmax(800, hard=True)",
+    "ReinMax(2)",
+    "ReinMax(4)",
+    "ReinMax(8)",
+    "GumbelSoftmax(4, hard=True)",
+    "GumbelSoftmax(8, hard=True)",
+    "RLOO(8)",
+    "RLOO(14)",
+]
 RACE = "H200"  # its name among the races that judge the advice
 TARGET = 100.0
-
-
-def racer_of(method: str) -> Racer:
-    """Return a racer by its name here, or by a label such as RLOO(4)."""
-    return Racer.parsed(RACERS.get(method, method))
-
-
-def label_of(method: str) -> str:
-    """Return the label of a racer's estimator.
-
-    >>> label_of("GS-8"), label_of("RLOO-S")
-    ('GumbelSoftmax(8, hard=True)', 'RLOO(2)')
-    """
-    return racer_of(method).label
 
 
 def made(method: str, seed: int, data: str, device: str) -> DVAETask:
     """Return the task at its start, which depends on the seed alone."""
     settings = {"data": data, "device": device, "seed": seed, "gradient_repeats": 0}
     torch.manual_seed(seed)
-    return DVAETask(DVAE(**settings, **racer_of(method).settings))
+    return DVAETask(DVAE(**settings, **Racer.parsed(method).settings))
 
 
 def now(device: str) -> float:
@@ -135,11 +120,11 @@ def reached(
 
 
 def summaries(rows: list[Row]) -> list[Row]:
-    """Return a row per run, as `benchmarks.cpu_races` has them; methods by their labels."""
+    """Return a row per run, as `benchmarks.cpu_races` has them."""
     return [
         {
             "race": RACE,
-            "method": label_of(name),
+            "method": name,
             "seed": seed,
             "target": TARGET,
             "seconds": reached(curve),
@@ -177,7 +162,7 @@ class CapturedSteps:
 
 def trained(seed: int, args: argparse.Namespace) -> DVAETask:
     """Return the task after some epochs with RLOO(2)."""
-    task = made("RLOO-S", seed, args.data, args.device)
+    task = made("RLOO(2)", seed, args.data, args.device)
     for i in range(args.epochs * task.training.per_epoch):
         task.step(i)
     return task
@@ -210,19 +195,11 @@ def advise(args: argparse.Namespace) -> None:
             )
 
 
-def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
-    """Return the methods, and the picks of `catlog.advise` in this race that are not among them."""
-    names = {label_of(name): name for name in [*RACERS, *methods]}
-    labels_of_picks = [str(row["pick"]) for row in picks if row["race"] == RACE]
-    chosen = [names.get(text, text) for text in labels_of_picks]
-    return list(dict.fromkeys([*methods, *chosen]))
-
-
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--methods", nargs="*", default=list(RACERS))
+    parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--target", type=float, default=TARGET)
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
@@ -251,7 +228,8 @@ def main() -> None:
         args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6
     )
     picks = records.read(args.picks) if args.race_picks else []
-    for seed, name in product(args.seeds, with_picks(args.methods, picks)):
+    names = args.methods + [row["pick"] for row in selected(picks, race=RACE)]
+    for seed, name in product(args.seeds, dict.fromkeys(names)):
         if (name, seed) in table:
             continue
         curve = race(name, seed, args)

@@ -1,7 +1,7 @@
 """Where the time of a captured training step goes on a GPU: its kernels, one after the other.
 
     python -m benchmarks.step_kernels       # needs a GPU; writes two files in results/speed
-    python -m benchmarks.step_kernels --methods ReinMax-8 "SlopeCateR(8, corrections=1)"
+    python -m benchmarks.step_kernels --methods "ReinMax(8)" "SlopeCateR(8, corrections=1)"
 
 The steps are those of `benchmarks.race`. They are timed in turn, 1,500 at a time, and the median of
 five rounds is written to captured_steps_cuda.csv. Then one step of each is profiled, and
@@ -23,7 +23,7 @@ from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
 
 METHODS = (
-    "ReinMax-8",
+    "ReinMax(8)",
     "SlopeCateR(8, corrections=1)",
     "SlopeCateR(8, corrections=2)",
     "SlopeCateR(8)",

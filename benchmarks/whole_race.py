@@ -29,8 +29,9 @@ from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
 from .command_line import argument_parser
+from .cpu_races.racers import Racer
 from .cpu_races.runs import in_processes
-from .race import bounds, label_of, made, reached
+from .race import bounds, made, reached
 from .step_kernels import steps_of
 from .tables import RESULTS, Row, Table, grouped, selected, show
 from .turns import seconds_in_turns
@@ -64,7 +65,7 @@ def entrants() -> list[str]:
         except (TypeError, ValueError):  # it has no number of draws, or not this one
             continue
         if evaluations <= MOST_EVALUATIONS:
-            labels.append(label_of(f"{name}({samples}{OPTIONS.get(name, '')})"))
+            labels.append(Racer.parsed(f"{name}({samples}{OPTIONS.get(name, '')})").label)
     return list(dict.fromkeys(labels))
 
 

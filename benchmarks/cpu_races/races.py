@@ -38,44 +38,31 @@ class Task(Protocol):
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
 
-    def measure(self) -> float:
+    def level(self) -> float:
         """Return the bound or the accuracy on the training images."""
 
     def problem(self) -> tuple[Callable[[Tensor], Tensor], Distribution]:
         """Return f and q of the first batch."""
 
 
-class Autoencoder:
+class Autoencoder(DVAETask):
     """The autoencoder of `catlog run dvae` on MNIST-5000, with a constant temperature."""
 
     def __init__(self, racer: Racer, seed: int, **sizes: Any) -> None:
-        self.task = DVAETask(
-            DVAE(
-                seed=seed,
-                device="cpu",
-                compile="no",
-                batch=BATCH,
-                learning_rate=AUTOENCODER_RATE,
-                anneal=False,
-                gradient_repeats=0,
-                **racer.settings,
-                **sizes,
-            )
-        )
+        settings: dict[str, Any] = {"device": "cpu", "compile": "no", "batch": BATCH}
+        settings |= {"learning_rate": AUTOENCODER_RATE, "anneal": False, "gradient_repeats": 0}
+        super().__init__(DVAE(seed=seed, **settings, **racer.settings, **sizes))
 
     def use(self, E: Estimator) -> None:
-        self.task.E = E
+        self.E = E
 
-    def step(self, i: int) -> None:
-        self.task.step(i)
-
-    def measure(self) -> float:
-        return self.task.mean_bound(self.task.train, 1)
+    def level(self) -> float:
+        return self.mean_bound(self.train, 1)
 
     def problem(self) -> tuple[Callable[[Tensor], Tensor], Distribution]:
-        images = self.task.train[self.task.training.index(0)]
-        q = self.task.distribution(self.task.encoder(images), relaxed=False)
-        return self.task.reconstruction(images, relaxed=False), q
+        images = self.train[self.training.index(0)]
+        q = self.distribution(self.encoder(images), relaxed=False)
+        return self.reconstruction(images, relaxed=False), q
 
 
 @dataclass(frozen=True)
@@ -140,7 +127,7 @@ class HardAttention:
         self.training.step(i)
 
     @torch.no_grad()
-    def measure(self) -> float:
+    def level(self) -> float:
         """Return the accuracy over all training images, with 8 draws each."""
         index = torch.arange(len(self.labels))
         q = self.glimpses(index)
@@ -195,4 +182,4 @@ def measured(task: Task) -> float:
     """Return the task's measure, with the same random numbers at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(MEASURING_SEED)
-        return task.measure()
+        return task.level()

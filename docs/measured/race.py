@@ -8,7 +8,7 @@ from . import Row, grouped, read, selected, table
 # isort: split
 from benchmarks.cpu_races.curves import value_after
 from benchmarks.cpu_races.judging import Standing, Verdict, is_unbiased, standings, verdicts
-from benchmarks.race import RACE, TARGET, curves, label_of, reached, summaries
+from benchmarks.race import RACE, TARGET, curves, reached, summaries
 
 Curve = list[Row]
 TITLES = {
@@ -161,7 +161,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
 
 
 def with_bias(name: str) -> str:
-    return name + ("" if is_unbiased(label_of(name)) else " (biased)")
+    return name + ("" if is_unbiased(name) else " (biased)")
 
 
 def steps_to(curve: Curve, target: float) -> float | None:
@@ -221,7 +221,7 @@ def kernels() -> str:
 def extra_kernels() -> int:
     """Return by how many kernels SlopeCateR's step with 6 corrections exceeds ReinMax's."""
     names = [row["method"] for row in read("speed/captured_kernels_cuda")]
-    return names.count("SlopeCateR(8)") - names.count("ReinMax-8")
+    return names.count("SlopeCateR(8)") - names.count("ReinMax(8)")
 
 
 def mean_steps(runs: dict[int, Curve]) -> str:
@@ -239,11 +239,11 @@ def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, st
     """Return how soon the exact gradient would reach 97, by the run with the most draws."""
     exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
     steps = steps_to(exact, 97.0) or inf
-    eight, sixteen = methods["ReinMax-8"], methods["ReinMax(16)"]
+    eight, sixteen = methods["ReinMax(8)"], methods["ReinMax(16)"]
     return {
         "exact_steps": f"{steps:,.0f}",
         "exact_at_reinmax": f"{steps * step_seconds(eight):.1f}",
-        "exact_at_slope": f"{steps * step_seconds(methods['SlopeCateR-8, sizes']):.1f}",
+        "exact_at_slope": f"{steps * step_seconds(methods['SlopeCateR(8)']):.1f}",
         "reinmax_8_steps": f"{steps_to(eight[421], 97.0) or inf:,.0f}",
         "reinmax_16_steps": f"{steps_to(sixteen[421], 97.0) or inf:,.0f}",
         "reinmax_8_seconds": mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1),
@@ -296,7 +296,7 @@ def values() -> dict[str, object]:
         "many_draws": many_draws(many),
         "extra_kernels": extra_kernels(),
         **limit(methods, many),
-        "slope_steps": mean_steps(methods["SlopeCateR-8, sizes"]),
+        "slope_steps": mean_steps(methods["SlopeCateR(8)"]),
         "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
         "winner": winner(ranking_of_all[RACE]),
         "processor": ", ".join(processors),

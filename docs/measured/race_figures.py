@@ -12,7 +12,7 @@ from .race import MEASURES, TITLES, Curve, addition_runs, best_settings, class_o
 
 # isort: split
 from benchmarks.cpu_races.judging import is_unbiased, standings
-from benchmarks.race import TARGET, curves, label_of, reached
+from benchmarks.race import TARGET, curves, reached
 
 # The colour of every estimator, whatever its settings.
 COLOURS = {
@@ -27,13 +27,12 @@ COLOURS = {
 OTHER_COLOUR = "#ec4899"
 # The README's curves and their labels.
 HEADLINE = {
-    "IndeCateR": "IndeCateR, 2 draws",
-    "RLOO-14": "RLOO, 14 draws",
-    "GS-8": "Gumbel-Softmax, 8 draws (biased)",
-    "SlopeCateR-8, sizes": "SlopeCateR, 8 draws",
-    "ReinMax-8": "ReinMax, 8 draws (biased)",
+    "IndeCateR(2)": "IndeCateR, 2 draws",
+    "RLOO(14)": "RLOO, 14 draws",
+    "GumbelSoftmax(8, hard=True)": "Gumbel-Softmax, 8 draws (biased)",
+    "SlopeCateR(8)": "SlopeCateR, 8 draws",
+    "ReinMax(8)": "ReinMax, 8 draws (biased)",
 }
-HEADLINE_COLOURS = {"RLOO-F": "#111827"}  # beside RLOO-S
 
 
 def look(method: str) -> tuple[str, str]:
@@ -44,8 +43,7 @@ def look(method: str) -> tuple[str, str]:
 def plot_run(axes: Axes, name: str, curve: Curve, label: str | None, width: float) -> None:
     shown = [row for row in curve if row["seconds"] > 0]
     seconds, bounds = [row["seconds"] for row in shown], [row["train"] for row in shown]
-    colour, line = look(label_of(name))
-    colour = HEADLINE_COLOURS.get(name, colour)
+    colour, line = look(name)
     axes.plot(seconds, bounds, line, color=colour, linewidth=width, label=label)
 
 
@@ -82,7 +80,7 @@ def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
         return mean_time(runs), min(curve[-1]["train"] for curve in runs.values())
 
     for name in sorted(methods, key=rank):
-        best.setdefault(class_of(label_of(name)), name)
+        best.setdefault(class_of(name), name)
     return list(best.values())
 
 

@@ -14,6 +14,9 @@ from matplotlib.colors import LogNorm
 
 from . import Row, distinct, keyed, pivot, read, selected, short, table
 
+# isort: split
+from benchmarks.interventions import exponent
+
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
 
@@ -128,6 +131,19 @@ def coin_rewards(rows: list[Row]) -> str:
     return table([tokens, "mean reward", "least of a run", "paid exactly", "seeds"], lines)
 
 
+def sweep_times(rows: list[Row]) -> dict[str, str]:
+    """Return how the cost of SCateR's sweep grows with d, and its lead over a loop."""
+    numbers = {}
+    for kind, law in (("state", "with a state"), ("prefix", "without")):
+        sweeps = selected(rows, what="sweep", law=law)
+        (loop,) = selected(rows, what="loop", law=law)
+        (sweep,) = selected(sweeps, d=loop["d"])
+        numbers[f"{kind}_growth"] = f"{exponent(sweeps, 'milliseconds'):.2f}"
+        numbers[f"{kind}_lead"] = f"{loop['milliseconds'] / sweep['milliseconds']:.0f}"
+        numbers["rows_growth"] = f"{exponent(sweeps, 'conditional_rows'):.2f}"
+    return numbers
+
+
 def values() -> dict[str, object]:
     coins = read("quality/coin_sequences")
     return {
@@ -138,6 +154,7 @@ def values() -> dict[str, object]:
         "autoencoder_losses": autoencoder_losses(read("subset/autoencoder")),
         "autoencoder_mnist": autoencoder_losses(read("subset/autoencoder_mnist")),
         "counts": counts(read("quality/counts")),
+        **sweep_times(read("quality/structured_scaling")),
     }
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.race import CapturedSteps, advise, label_of, summaries, with_picks
+from benchmarks.cpu_races.racers import Racer
+from benchmarks.race import CapturedSteps, advise, summaries
 
 from benchmarks import race
 from catlog import RLOO, Estimator, ReinMax
@@ -22,32 +23,19 @@ def options(picks: Path | None = None) -> argparse.Namespace:
     )
 
 
-def test_names_of_racers() -> None:
-    assert label_of("RLOO-14") == label_of("RLOO(14)") == "RLOO(14)"
-    assert label_of("ReinMax-8") == "ReinMax(8)"
-    assert label_of("GS-8") == "GumbelSoftmax(8, hard=True)"
-    assert label_of("SlopeCateR-8, sizes") == "SlopeCateR(8)"
-    labels = [label_of(name) for name in race.RACERS]
-    assert len(set(labels)) == len(labels)
+def test_methods_are_labels() -> None:
+    assert [Racer.parsed(name).label for name in race.METHODS] == race.METHODS
 
 
 def test_runs_of_the_race_are_judged_by_their_labels() -> None:
     rows = [
         {"method": method, "seed": seed, "step": step, "seconds": float(step), "train": train}
-        for method, seed, end in (("GS-8", 0, 90.0), ("RLOO(2)", 1, 110.0))
+        for method, seed, end in (("GumbelSoftmax(8, hard=True)", 0, 90.0), ("RLOO(2)", 1, 110.0))
         for step, train in ((0, 120.0), (3, end))
     ]
     reached, late = summaries(rows)
     assert (reached["method"], reached["seconds"]) == ("GumbelSoftmax(8, hard=True)", 2.0)
     assert (late["method"], late["seconds"], late["trained"]) == ("RLOO(2)", None, 3.0)
-
-
-def test_picks_are_raced_under_the_names_of_racers() -> None:
-    chosen = ("SlopeCateR(8)", "RLOO(2)", "RLOO(14)", "ARMS(3)", "ARMS(3)")
-    picks = [{"race": "H200", "pick": name} for name in chosen]
-    picks.append({"race": "bits", "pick": "DARN(2)"})
-    methods = with_picks(["GS-8", "RLOO-S"], picks)
-    assert methods == ["GS-8", "RLOO-S", "SlopeCateR-8, sizes", "RLOO-14", "ARMS(3)"]
 
 
 class SlowToStart:
