@@ -161,7 +161,7 @@ def train(method: str, seed: int, budget: int, warm_up: int, rate: float) -> lis
 
 def main() -> None:
     parser = table_parser(__doc__)
-    args, table = opened(parser, "quality/arithmetic.csv", "seed", "method", "step")
+    args, table = opened(parser, "quality/arithmetic.csv", "seed", "method")
     seeds, budget, warm_up = ((0,), 1500, 10) if args.quick else ((0, 1, 2), 150_000, 150)
     for seed in seeds:
         for method in METHODS:

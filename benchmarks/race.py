@@ -38,8 +38,8 @@ from catlog.experiments.dvae import DVAETask
 from .command_line import argument_parser
 from .cpu_races.curves import seconds_to
 from .cpu_races.picks import pick
-from .cpu_races.racers import Racer
-from .tables import RESULTS, Row, Table, grouped, selected
+from .cpu_races.racers import settings_of
+from .tables import RESULTS, Row, Table, grouped, selected, show
 
 METHODS = [
     "SlopeCateR(8, slope_entries=0)",
@@ -68,7 +68,7 @@ def made(method: str, seed: int, data: str, device: str) -> DVAETask:
     """Return the task at its start, which depends on the seed alone."""
     settings = {"data": data, "device": device, "seed": seed, "gradient_repeats": 0}
     torch.manual_seed(seed)
-    return DVAETask(DVAE(**settings, **Racer.parsed(method).settings))
+    return DVAETask(DVAE(**settings, **settings_of(method)))
 
 
 def now(device: str) -> float:
@@ -187,12 +187,8 @@ def advise(args: argparse.Namespace) -> None:
         for biased in permissions:
             options = {"step": steps, "penalty": penalty, "clock": steps.clock}
             row = pick(f, q, biased=biased, seed=seed, **options)
-            table.add([{"race": RACE, "seed": seed, **row}])
-            print(
-                f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "
-                f"{', '.join(steps.tasks)}",
-                flush=True,
-            )
+            set_up = f"{', '.join(steps.tasks)} set up in {steps.setup:.0f} s"
+            table.add([{"race": RACE, "seed": seed, **row}], set_up)
 
 
 def main() -> None:
@@ -234,13 +230,7 @@ def main() -> None:
             continue
         curve = race(name, seed, args)
         table.add(curve)
-        seconds, last = reached(curve, args.target), curve[-1]
-        outcome = f"target after {seconds:.2f} s" if seconds is not None else "target not reached"
-        print(
-            f"{name:18} seed {seed}: {outcome}; bound {last['train']:.2f} after "
-            f"{last['seconds']:.1f} s, {last['step']} steps, set-up {last['setup']:.1f} s",
-            flush=True,
-        )
+        show(f"{name}, seed {seed}", [{**curve[-1], "target after": reached(curve, args.target)}])
 
 
 if __name__ == "__main__":

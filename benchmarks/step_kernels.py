@@ -76,15 +76,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
     args = parser.parse_args()
     tasks = {name: made(name, 0, "mnist", "cuda") for name in args.methods}
-    times = Table(args.folder / "captured_steps_cuda.csv", ("method",), digits=4)
-    for row in step_times(tasks):
-        times.add([row])
-        print(f"{row['method']:35}{row['ms']:.4f} ms ({row['least']:.4f} to {row['most']:.4f})")
-    profiles = Table(args.folder / "captured_kernels_cuda.csv", ("method", "kernel"), digits=4)
+    times = Table(args.folder / "captured_steps_cuda.csv", ("method",))
+    times.add(step_times(tasks), "milliseconds of a step")
+    profiles = Table(args.folder / "captured_kernels_cuda.csv", ("method",))
     for name, task in tasks.items():
-        rows = kernels(name, task)
-        profiles.add(rows)
-        print(f"{name:35}{len(rows)} kernels, {sum(row['us'] for row in rows):.1f} us of work")
+        profiles.add(kernels(name, task), f"kernels of {name}")
 
 
 if __name__ == "__main__":

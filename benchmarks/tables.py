@@ -1,6 +1,6 @@
 """Tables of results: printed, and as CSV files that grow while they are measured."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,15 @@ def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
     return {tuple(row[column] for column in columns): row for row in rows}
 
 
+def columns_with_values(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that are not empty in every row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(row.get(name) is not None for row in rows)]
+
+
 def show(title: str, rows: list[Row]) -> None:
     """Print rows as a table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if any(row.get(name) is not None for row in rows)]
+    names = columns_with_values(rows)
     lines = [names, *([cell_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")

@@ -24,12 +24,12 @@ from statistics import median
 import torch
 from torch.distributions import Bernoulli, Independent
 
-from catlog.estimator import Kind
+from catlog.estimator import Kind, label
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
 from .command_line import argument_parser
-from .cpu_races.racers import Racer
+from .cpu_races.racers import estimator_of
 from .cpu_races.runs import in_processes
 from .race import bounds, made, reached
 from .step_kernels import steps_of
@@ -65,7 +65,7 @@ def entrants() -> list[str]:
         except (TypeError, ValueError):  # it has no number of draws, or not this one
             continue
         if evaluations <= MOST_EVALUATIONS:
-            labels.append(Racer.parsed(f"{name}({samples}{OPTIONS.get(name, '')})").label)
+            labels.append(label(estimator_of(f"{name}({samples}{OPTIONS.get(name, '')})")))
     return list(dict.fromkeys(labels))
 
 

@@ -8,12 +8,14 @@ from itertools import product
 from math import inf
 from pathlib import Path
 
+from catlog.estimator import label
+
 from ..command_line import argument_parser
 from ..tables import RESULTS, Row, Table, show
 from . import __doc__ as description
 from .curves import chosen_targets
 from .picks import pick_of_race
-from .racers import Racer, entrants
+from .racers import entrants, estimator_of
 from .races import RACES
 from .runs import KEY, Run, execute, in_processes
 
@@ -38,7 +40,7 @@ def train_all(options: argparse.Namespace, racers: list[str], targets: dict[str,
         entries = [(race, racer) for racer, race in product(racers, options.races)]
         entries += [(row["race"], row["pick"]) for row in picks if row["race"] in options.races]
         for race, racer in entries:
-            method, target = Racer.parsed(racer).label, targets.get(race)
+            method, target = label(estimator_of(racer)), targets.get(race)
             runs.append(Run(race, method, seed, target, options.limit, options.every))
     table, curves = (Table(path, KEY, digits=5) for path in (options.runs, options.curves))
     execute(list(dict.fromkeys(runs)), table, curves, options.jobs, options.until)
@@ -69,9 +71,7 @@ def pilot(options: argparse.Namespace) -> None:
         if (race, seed, biased) not in table
     ]
     for (race, seed, *_), pick in in_processes(pick_of_race, calls, options.jobs):
-        row = {"race": race, "seed": seed, **pick}
-        table.add([row])
-        print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        table.add([{"race": race, "seed": seed, **pick}], f"{race}, seed {seed}")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ from catlog import Estimator
 from catlog.estimator import label
 
 from ..tables import Row
-from .racers import Racer
 from .races import started
 
 
@@ -27,12 +26,11 @@ def pick(f: Any, q: Any, *, biased: bool, **options: Any) -> Row:
 def pick_of_race(race: str, seed: int, biased: bool) -> Row:
     """Return the pick at the start of a race. Another copy of the model makes the timed steps."""
     torch.set_num_threads(1)
-    plain = Racer("RLOO", 2)
-    stand_in = started(race, plain, seed)
+    stand_in = started(race, "RLOO(2)", seed)
 
     def step(E: Estimator) -> None:
         stand_in.use(E)
         stand_in.step(0)
 
-    f, q = started(race, plain, seed).problem()
+    f, q = started(race, "RLOO(2)", seed).problem()
     return pick(f, q, biased=biased, seed=seed, step=step)

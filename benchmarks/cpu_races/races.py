@@ -16,7 +16,7 @@ from catlog.experiments.dvae import DVAETask
 from catlog.experiments.training import Training, adam
 from catlog.problems.mlp import mlp
 
-from .racers import Racer
+from .racers import estimator_of, settings_of
 
 BATCH = 100
 CPU = torch.device("cpu")
@@ -48,10 +48,10 @@ class Task(Protocol):
 class Autoencoder(DVAETask):
     """The autoencoder of `catlog run dvae` on MNIST-5000, with a constant temperature."""
 
-    def __init__(self, racer: Racer, seed: int, **sizes: Any) -> None:
+    def __init__(self, method: str, seed: int, **sizes: Any) -> None:
         settings: dict[str, Any] = {"device": "cpu", "compile": "no", "batch": BATCH}
         settings |= {"learning_rate": AUTOENCODER_RATE, "anneal": False, "gradient_repeats": 0}
-        super().__init__(DVAE(seed=seed, **settings, **racer.settings, **sizes))
+        super().__init__(DVAE(seed=seed, **settings, **settings_of(method), **sizes))
 
     def use(self, E: Estimator) -> None:
         self.E = E
@@ -82,8 +82,8 @@ class HardAttention:
     multilinear in what is seen, so it is defined between the categories as well.
     """
 
-    def __init__(self, racer: Racer, seed: int) -> None:
-        self.E = racer.estimator()
+    def __init__(self, method: str, seed: int) -> None:
+        self.E = estimator_of(method)
         data = load("mnist-5000")
         images = data.train.view(-1, 1, 28, 28)
         self.thumbnails = avg_pool2d(images, 7).flatten(1)
@@ -152,17 +152,17 @@ class Race:
         is_rising: whether more is better.
     """
 
-    make: Callable[[Racer, int], Task]
+    make: Callable[[str, int], Task]
     grain: float
     is_rising: bool = False
 
 
-def bits(racer: Racer, seed: int) -> Task:
-    return Autoencoder(racer, seed)
+def bits(method: str, seed: int) -> Task:
+    return Autoencoder(method, seed)
 
 
-def one_hot(racer: Racer, seed: int) -> Task:
-    return Autoencoder(racer, seed, variables=20, categories=10, reads="one-hot")
+def one_hot(method: str, seed: int) -> Task:
+    return Autoencoder(method, seed, variables=20, categories=10, reads="one-hot")
 
 
 RACES = {
@@ -172,10 +172,10 @@ RACES = {
 }
 
 
-def started(race: str, racer: Racer, seed: int) -> Task:
+def started(race: str, method: str, seed: int) -> Task:
     """Return the task at its start, which depends on the race and the seed alone."""
     torch.manual_seed(seed)
-    return RACES[race].make(racer, seed)
+    return RACES[race].make(method, seed)
 
 
 def measured(task: Task) -> float:

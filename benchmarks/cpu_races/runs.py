@@ -16,7 +16,6 @@ import torch
 
 from ..tables import Row, Table, selected
 from .curves import seconds_to, thinned
-from .racers import Racer
 from .races import RACES, measured, started
 
 KEY = ("race", "method", "seed")
@@ -70,11 +69,10 @@ class Run:
 def train(run: Run) -> list[Row]:
     """Train to the end of the run and return its curve: step, seconds and value."""
     torch.set_num_threads(1)
-    racer = Racer.parsed(run.method)
-    rehearsal = started(run.race, racer, run.seed)  # the first steps of a process are slow
+    rehearsal = started(run.race, run.method, run.seed)  # the first steps of a process are slow
     for i in range(WARM_UP):
         rehearsal.step(i)
-    task = started(run.race, racer, run.seed)
+    task = started(run.race, run.method, run.seed)
     step, seconds, value = 0, 0.0, measured(task)
     curve = [{"step": step, "seconds": seconds, "value": value}]
     while seconds < run.limit and not run.has_reached(value):

@@ -16,7 +16,12 @@ RESULTS = ROOT / "results"
 Row = records.Row
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
-from benchmarks.tables import grouped, keyed, selected  # noqa: E402, F401
+from benchmarks.tables import (  # noqa: E402, F401
+    columns_with_values,
+    grouped,
+    keyed,
+    selected,
+)
 
 
 def read(name: str) -> list[Row]:
@@ -45,12 +50,6 @@ def pivot(
     names, cells = distinct(rows, column), {(row[line], row[column]): cell(row) for row in rows}
     lines = [[key, *(cells.get((key, name), "") for name in names)] for key in distinct(rows, line)]
     return names, lines
-
-
-def columns_with_values(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that are not empty in every row."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(row.get(name) is not None for row in rows)]
 
 
 def measurements(rows: Sequence[Row]) -> str:

@@ -16,6 +16,8 @@ from . import Row, grouped, read, selected, table
 from .race_figures import clean
 
 # isort: split
+from benchmarks.cpu_races.racers import estimator_of
+
 from benchmarks import protocol as plan
 
 STEPS = 10**6
@@ -97,7 +99,7 @@ def collect(rows: Iterable[Row]) -> dict[str, Curves]:
 def evaluations(method: str) -> int:
     """Return K, the evaluations of f per image."""
     q = Independent(Bernoulli(logits=torch.zeros(200)), 1)
-    return plan.Racer.parsed(method).estimator().evaluations(q)
+    return estimator_of(method).evaluations(q)
 
 
 def published_text(kind: tuple[str, str], name: str) -> str:
@@ -170,7 +172,7 @@ def not_run(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
 
 
 def marked(name: str) -> str:
-    return "" if plan.Racer.parsed(name).estimator().unbiased else " (biased)"
+    return "" if estimator_of(name).unbiased else " (biased)"
 
 
 def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:

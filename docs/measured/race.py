@@ -1,5 +1,6 @@
 """The numbers of race.md."""
 
+from collections.abc import Iterable
 from math import exp, inf
 from statistics import mean, median
 
@@ -144,7 +145,6 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         steps = [
             next((row["step"] for row in c if row["train"] <= TARGET), inf) for c in runs.values()
         ]
-        step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
         bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
         lines.append(
             (
@@ -153,11 +153,16 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
                 average,
                 f"{mean(further):.2f}" if further else "",
                 "" if inf in steps else f"{mean(steps):,.0f}",
-                f"{step_ms:.3f}",
+                f"{step_ms(runs.values()):.3f}",
                 f"{bound:.2f}",
             )
         )
     return table(head, lines)
+
+
+def step_ms(runs: Iterable[Curve]) -> float:
+    """Return the mean milliseconds of a step."""
+    return mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in runs)
 
 
 def with_bias(name: str) -> str:
@@ -181,11 +186,10 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
         chosen = [curve for seed, curve in runs.items() if seed in seeds]
         if len(chosen) < len(seeds):
             continue
-        step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
         times = [[reached(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
         steps = mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0)
         seconds = [mean_or_blank(values, 2) for values in times]
-        lines.append((with_bias(name), *seconds, steps, f"{step_ms:.3f}"))
+        lines.append((with_bias(name), *seconds, steps, f"{step_ms(chosen):.3f}"))
     head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
     return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
 
@@ -229,21 +233,19 @@ def mean_steps(runs: dict[int, Curve]) -> str:
     return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
 
 
-def step_seconds(runs: dict[int, Curve]) -> float:
-    """Return the mean seconds of a step over the fresh seeds."""
-    last = [runs[seed][-1] for seed in FRESH_SEEDS]
-    return mean(row["seconds"] / row["step"] for row in last)
-
-
 def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
     """Return how soon the exact gradient would reach 97, by the run with the most draws."""
     exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
     steps = steps_to(exact, 97.0) or inf
     eight, sixteen = methods["ReinMax(8)"], methods["ReinMax(16)"]
+    costs = {
+        name: step_ms(methods[name][seed] for seed in FRESH_SEEDS) / 1000
+        for name in ("ReinMax(8)", "SlopeCateR(8)")
+    }
     return {
         "exact_steps": f"{steps:,.0f}",
-        "exact_at_reinmax": f"{steps * step_seconds(eight):.1f}",
-        "exact_at_slope": f"{steps * step_seconds(methods['SlopeCateR(8)']):.1f}",
+        "exact_at_reinmax": f"{steps * costs['ReinMax(8)']:.1f}",
+        "exact_at_slope": f"{steps * costs['SlopeCateR(8)']:.1f}",
         "reinmax_8_steps": f"{steps_to(eight[421], 97.0) or inf:,.0f}",
         "reinmax_16_steps": f"{steps_to(sixteen[421], 97.0) or inf:,.0f}",
         "reinmax_8_seconds": mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1),

@@ -9,12 +9,13 @@ import pytest
 import torch
 from benchmarks.cpu_races.curves import chosen_targets, seconds_to, thinned, value_after
 from benchmarks.cpu_races.judging import standings, verdicts
-from benchmarks.cpu_races.racers import Racer, entrants
+from benchmarks.cpu_races.racers import entrants, estimator_of
 from benchmarks.cpu_races.races import RACES, HardAttention, measured, started
 from benchmarks.cpu_races.runs import KEY, Run, execute, train
 from benchmarks.tables import Table
 from torch.nn.functional import cross_entropy, one_hot
 
+from catlog.estimator import label
 from catlog.experiments import records
 from scripts import run
 
@@ -24,19 +25,19 @@ SHORT = Run("attention", "ReinMax(2)", 101, target=None, limit=0.1, every=0.05)
 
 @pytest.mark.parametrize("name", [*entrants(), "Exact()", "IndeCateR(9, draws=latin, variables=4)"])
 def test_a_racer_is_its_label(name: str) -> None:
-    assert Racer.parsed(name).label == name
+    assert label(estimator_of(name)) == name
 
 
 def test_other_texts_are_no_racers() -> None:
     with pytest.raises(ValueError, match="must be a label"):
-        Racer.parsed("RLOO-14")
+        estimator_of("RLOO-14")
 
 
 @pytest.mark.parametrize("race", RACES)
 def test_start_depends_on_the_seed_alone(race: str) -> None:
-    first, second = (started(race, Racer.parsed(name), 101) for name in ("RLOO(4)", "ReinMax(2)"))
+    first, second = (started(race, name, 101) for name in ("RLOO(4)", "ReinMax(2)"))
     assert measured(first) == measured(second)
-    assert measured(first) != measured(started(race, Racer("RLOO", 4), 102))
+    assert measured(first) != measured(started(race, "RLOO(4)", 102))
     q, other_q = first.problem()[1], second.problem()[1]
     x = q.sample((3,))
     torch.testing.assert_close(q.log_prob(x), other_q.log_prob(x), rtol=0, atol=0)
@@ -44,7 +45,7 @@ def test_start_depends_on_the_seed_alone(race: str) -> None:
 
 @pytest.mark.parametrize("race", RACES)
 def test_a_measurement_changes_nothing(race: str) -> None:
-    task = started(race, Racer("RLOO", 2), 101)
+    task = started(race, "RLOO(2)", 101)
     state = torch.get_rng_state()
     assert measured(task) == measured(task)
     assert torch.equal(state, torch.get_rng_state())
@@ -52,7 +53,7 @@ def test_a_measurement_changes_nothing(race: str) -> None:
 
 @pytest.mark.parametrize("race", RACES)
 def test_training_lowers_the_loss(race: str) -> None:
-    task = started(race, Racer("ReinMax", 2), 101)
+    task = started(race, "ReinMax(2)", 101)
     before = measured(task)
     for i in range(60):
         task.step(i)
@@ -62,7 +63,7 @@ def test_training_lowers_the_loss(race: str) -> None:
 
 def test_attention_sees_the_chosen_patches() -> None:
     torch.manual_seed(101)
-    task = HardAttention(Racer("RLOO", 2), 101)
+    task = HardAttention("RLOO(2)", 101)
     index = task.training.index(0)[:3]
     chosen = torch.tensor([[[0, 1], [5, 5], [15, 2]]])
     mask = torch.zeros(1, 3, 16).scatter(-1, chosen, 1.0)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.cpu_races.racers import Racer
+from benchmarks.cpu_races.racers import estimator_of
 from benchmarks.race import CapturedSteps, advise, summaries
 
-from benchmarks import race
+from benchmarks import race, step_kernels
 from catlog import RLOO, Estimator, ReinMax
+from catlog.estimator import label
 from catlog.experiments import records
 
 
@@ -24,7 +25,7 @@ def options(picks: Path | None = None) -> argparse.Namespace:
 
 
 def test_methods_are_labels() -> None:
-    assert [Racer.parsed(name).label for name in race.METHODS] == race.METHODS
+    assert [label(estimator_of(name)) for name in race.METHODS] == race.METHODS
 
 
 def test_runs_of_the_race_are_judged_by_their_labels() -> None:
@@ -93,3 +94,17 @@ def test_advice_comes_after_some_training(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(race, "made", lambda *_: task)
     assert race.trained(1, argparse.Namespace(epochs=2, data="mnist", device="cpu")) is task
     assert steps == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_new_profile_replaces_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where a step has fewer kernels than before."""
+    monkeypatch.setattr("sys.argv", ["", "--methods", "RLOO(2)", "--folder", str(tmp_path)])
+    monkeypatch.setattr(step_kernels, "made", lambda *_: None)
+    monkeypatch.setattr(step_kernels, "step_times", lambda _: [{"method": "RLOO(2)", "ms": 1.0}])
+    for count in (3, 2):
+        rows = [{"method": "RLOO(2)", "kernel": i, "us": 1.0} for i in range(count)]
+        monkeypatch.setattr(step_kernels, "kernels", lambda *_, rows=rows: rows)
+        step_kernels.main()
+    assert records.read(tmp_path / "captured_kernels_cuda.csv") == rows

@@ -14,6 +14,7 @@ from benchmarks.temperatures import Autoencoder
 from torch.distributions import Independent, OneHotCategorical
 
 import catlog
+from benchmarks import arithmetic
 from catlog.experiments import records
 from gradients import assert_same
 from scripts import ROOT, run
@@ -82,6 +83,20 @@ def test_arithmetic(measure: Measure) -> None:
     ends = [row for row in rows if row["step"] > 0]
     assert all(1500 <= row["tokens"] < 1500 + 2 * 16 * 8 * 3 for row in ends)
     assert all(0 < row["reward"] < 1 for row in ends)
+
+
+def test_a_new_curve_replaces_the_old_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where it has fewer points than before."""
+    monkeypatch.setattr("sys.argv", ["", "--quick", "--output", str(tmp_path / "table.csv")])
+    for steps in ([0, 20, 39], [0, 20, 37]):
+
+        def train(method: str, seed: int, *_: object, steps: list[int] = steps, **__: object):  # type: ignore[no-untyped-def]
+            return [{"seed": seed, "method": method, "step": step} for step in steps]
+
+        monkeypatch.setattr(arithmetic, "train", train)
+        arithmetic.main()
+    rows = records.read(tmp_path / "table.csv")
+    assert [row["step"] for row in rows if row["method"] == "rloo"] == steps
 
 
 def test_coin_sequences(measure: Measure) -> None:
