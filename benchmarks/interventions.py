@@ -10,9 +10,7 @@ The loop may use the stored states of the base draw. Both must find the same poi
 uniforms.
 """
 
-import statistics
 from collections.abc import Callable
-from math import log
 
 import torch
 from torch import Tensor
@@ -149,12 +147,6 @@ def measure(ds: list[int], loop_d: int, rounds: int) -> list[Row]:
             }
         )
     return rows
-
-
-def exponent(rows: list[Row], column: str) -> float:
-    """Return the slope of log(column) over log(d), by least squares."""
-    sizes, values = [log(row["d"]) for row in rows], [log(row[column]) for row in rows]
-    return statistics.linear_regression(sizes, values).slope
 
 
 def main() -> None:

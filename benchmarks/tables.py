@@ -1,7 +1,9 @@
 """Tables of results: printed, and as CSV files that grow while they are measured."""
 
 from collections.abc import Iterable, Sequence
+from math import log
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from catlog.experiments import records
@@ -69,6 +71,15 @@ def grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
 def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
     """Return the rows by the values of these columns, which no two rows share."""
     return {tuple(row[column] for column in columns): row for row in rows}
+
+
+def exponent(sizes: Iterable[float], costs: Iterable[float]) -> float:
+    """Return e of cost = constant * size^e, by least squares on the logarithms.
+
+    >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    return linear_regression(list(map(log, sizes)), list(map(log, costs))).slope
 
 
 def columns_with_values(rows: Sequence[Row]) -> list[str]:

@@ -15,6 +15,7 @@ command continues: what the file holds is not repeated, and unfinished runs star
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from math import ceil, inf
@@ -29,11 +30,12 @@ from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
 from .command_line import argument_parser
+from .cpu_races.judging import standings
 from .cpu_races.racers import estimator_of
 from .cpu_races.runs import in_processes
 from .race import bounds, made, reached
 from .step_kernels import steps_of
-from .tables import RESULTS, Row, Table, grouped, selected, show
+from .tables import RESULTS, Row, Table, grouped, show
 from .turns import seconds_in_turns
 
 DRAWS = (2, 4, 8, 16)
@@ -118,23 +120,22 @@ def time_steps(args: argparse.Namespace) -> None:
         print(f"{method:40}{ms:.4f} ms", flush=True)
 
 
-def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]:
-    """Return, per estimator, the median seconds to every target, the first to the first on top."""
-    ms = {row["method"]: row["ms"] for row in times}
-    lines = []
-    for method in dict.fromkeys(row["method"] for row in rows if row["data"] == data):
-        runs = grouped(selected(rows, data=data, method=method), "seed")
-        line: Row = {"method": method, "seeds": len(runs), "ms": ms.get(method)}
-        for name, target in TARGETS[data]:
-            steps = [reached(run, target, unit="step", bound=name) for run in runs.values()]
-            known = [value for value in steps if value is not None]
-            is_reached = len(known) == len(steps) and line["ms"] is not None
-            seconds = median(known) * line["ms"] / 1000 if is_reached else None
-            line[f"{name} {target:g}"] = seconds
-        lines.append(line)
-    name, target = TARGETS[data][0]
-    first = f"{name} {target:g}"
-    return sorted(lines, key=lambda line: (line[first] is None, line[first] or 0.0))
+def summaries(rows: Sequence[Row], times: Sequence[Row]) -> list[Row]:
+    """Return a row per run and target, as `benchmarks.cpu_races` has them."""
+    seconds = {row["method"]: row["ms"] / 1000 for row in times}
+    return [
+        {
+            "race": f"{data}, {bound} {target:g}",
+            "method": method,
+            "seed": seed,
+            "seconds": steps and steps * seconds[method],
+            "trained": run[-1]["step"] * seconds[method],
+        }
+        for (data, method, seed), run in grouped(rows, "data", "method", "seed").items()
+        if method in seconds
+        for bound, target in TARGETS[data]
+        for steps in [reached(run, target, unit="step", bound=bound)]
+    ]
 
 
 def main() -> None:
@@ -159,8 +160,9 @@ def main() -> None:
     commands.add_parser("show", help="who is first")
     args = parser.parse_args()
     if args.command == "show":
-        for data in ("mnist", "fashion-mnist"):
-            show(data, standings(records.read(curves_file), records.read(times_file), data))
+        runs = summaries(records.read(curves_file), records.read(times_file))
+        for race, entries in standings(runs).items():
+            show(race, [asdict(entry) for entry in entries])
         return
     {"count": count, "time": time_steps}[args.command](args)
 

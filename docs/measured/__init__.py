@@ -18,6 +18,7 @@ sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
 from benchmarks.tables import (  # noqa: E402, F401
     columns_with_values,
+    exponent,
     grouped,
     keyed,
     selected,

@@ -12,10 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, keyed, pivot, read, selected, short, table
-
-# isort: split
-from benchmarks.interventions import exponent
+from . import Row, distinct, exponent, keyed, pivot, read, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -138,9 +135,12 @@ def sweep_times(rows: list[Row]) -> dict[str, str]:
         sweeps = selected(rows, what="sweep", law=law)
         (loop,) = selected(rows, what="loop", law=law)
         (sweep,) = selected(sweeps, d=loop["d"])
-        numbers[f"{kind}_growth"] = f"{exponent(sweeps, 'milliseconds'):.2f}"
+        sizes, times, counts = (
+            [row[column] for row in sweeps] for column in ("d", "milliseconds", "conditional_rows")
+        )
+        numbers[f"{kind}_growth"] = f"{exponent(sizes, times):.2f}"
         numbers[f"{kind}_lead"] = f"{loop['milliseconds'] / sweep['milliseconds']:.0f}"
-        numbers["rows_growth"] = f"{exponent(sweeps, 'conditional_rows'):.2f}"
+        numbers["rows_growth"] = f"{exponent(sizes, counts):.2f}"
     return numbers
 
 

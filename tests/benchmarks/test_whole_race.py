@@ -3,7 +3,9 @@
 import argparse
 from pathlib import Path
 
-from benchmarks.whole_race import count, entrants, standings, time_steps
+import pytest
+from benchmarks.cpu_races.judging import standings
+from benchmarks.whole_race import count, entrants, summaries, time_steps
 
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
@@ -50,9 +52,10 @@ def test_runs_are_counted_once_and_timed(tmp_path: Path) -> None:
     timing.output = tmp_path / "times.csv"
     time_steps(timing)
     times = records.read(timing.output)
-    lines = standings(rows, times, "mnist-5000")
-    assert {line["method"] for line in lines} == set(args.methods)
-    assert all(line["ms"] > 0 and line["train 100"] is None for line in lines)
+    assert all(row["ms"] > 0 for row in times)
+    runs = summaries(rows, times)
+    assert {run["method"] for run in runs} == set(args.methods)
+    assert all(run["seconds"] is None and run["trained"] > 0 for run in runs)
 
 
 def test_the_first_to_the_first_target_is_on_top() -> None:
@@ -62,5 +65,8 @@ def test_the_first_to_the_first_target_is_on_top() -> None:
         for step, train in curve.items()
     ]
     times = [{"method": "A", "ms": 0.1}, {"method": "B", "ms": 1.0}]
-    lines = standings(rows, times, "mnist-5000")
-    assert [(line["method"], line["train 100"]) for line in lines] == [("A", 0.09), ("B", 0.6)]
+    (entries,) = standings(summaries(rows, times)).values()
+    assert [(entry.method, entry.seconds) for entry in entries] == [
+        ("A", pytest.approx(0.09)),
+        ("B", 0.6),
+    ]
