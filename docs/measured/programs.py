@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean
 
+import matplotlib.pyplot as plt
+
 from . import Row, grouped, read, selected, table
 
 # Accuracy in per cent of whole sums, as published (docs/programs.md names the sources).
@@ -167,8 +169,6 @@ def values() -> dict[str, object]:
 
 def draw_curves(path: Path) -> None:
     """Draw the accuracy of whole sums by epoch, a panel per N."""
-    import matplotlib.pyplot as plt
-
     rows = read("programs/programs")
     figure, panels = plt.subplots(2, 2, figsize=(6.5, 5.4), layout="constrained")
     for digits, axes in zip(NUMBERS, panels.flat, strict=True):

@@ -6,6 +6,7 @@ from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+import matplotlib.pyplot as plt
 import torch
 from torch.distributions import Bernoulli, Independent
 
@@ -204,12 +205,6 @@ def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
     }
 
 
-def epochs_of(curve: Curves) -> tuple[float, float]:
-    """Return how many epochs a run has, and how many it was to have."""
-    row = curve.rows[curve.end][0]
-    return row["epoch"], row["epochs"]
-
-
 def lowest_bounds(sizes: dict[tuple[int, int], dict[str, Curves]]) -> str:
     """Return a line per size: the first at the last epoch of all, and models that collapsed."""
     lines = []
@@ -248,11 +243,10 @@ def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple
                 cells.append("not run")
                 continue
             samples = curve.samples("train", curve.end)
-            epoch, epochs = epochs_of(curve)
-            cut = "" if epoch >= epochs else f" (epoch {epoch:.0f})"
+            row = curve.rows[curve.end][0]
+            cut = "" if row["epoch"] >= row["epochs"] else f" (epoch {row['epoch']:.0f})"
             cells.append(text(samples, 1) + cut)
             means += [] if cut else [mean(samples)]
-            row = curve.rows[curve.end][0]
             if row.get("relative_bias2") is not None:
                 bias2, variance = row["relative_bias2"], row["relative_variance"]
                 size_text = f"{size[0]} x {size[1]}"
@@ -294,8 +288,6 @@ def values() -> dict[str, object]:
 
 def draw_curves(path: Path) -> None:
     """Draw the train bound over steps, a panel per table, with published ends as dotted lines."""
-    import matplotlib.pyplot as plt
-
     figure, panels = plt.subplots(2, 2, figsize=(8.5, 6), layout="constrained")
     tables = tables_of_bits()
     names = list(dict.fromkeys(name for curves in tables.values() for name in curves))

@@ -43,10 +43,15 @@ def text(
     return capsys.readouterr().out
 
 
-def numbers(text: str, name: str) -> list[float]:
-    """The numbers behind a name, where a line starts with it."""
+def line_of(text: str, name: str) -> str:
+    """Return the line that starts with a name, without it."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-    return [float(number) for number in re.findall(r"-?\d+\.\d+", line[len(name) :])]
+    return line.removeprefix(name)
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """Return the numbers behind a name, where a line starts with it."""
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", line_of(text, name))]
 
 
 def test_discrete_vae(text: str) -> None:
@@ -113,8 +118,8 @@ def test_mixture_of_experts(text: str) -> None:
 
 def test_feature_selection(text: str) -> None:
     for name in ("IndeCateR", "RLOO"):
-        (line,) = [line for line in text.splitlines() if line.startswith(name)]
-        counted = re.search(r"keeps (\d+) of 13 real columns and (\d+) of 13 shuffled", line)
+        kept = r"keeps (\d+) of 13 real columns and (\d+) of 13 shuffled"
+        counted = re.search(kept, line_of(text, name))
         assert counted is not None
         assert int(counted[1]) > int(counted[2])
         assert numbers(text, name)[0] > 0.8
@@ -242,8 +247,7 @@ def test_maxcut(text: str) -> None:
     counted = re.search(r"best of all cuts has (\d+) of", text)
     assert counted is not None
     for name in ("RLOO, no bonus", "RLOO, bonus", "CritiCateR, bonus"):
-        (line,) = [line for line in text.splitlines() if line.startswith(name)]
-        best = int(line.split()[-1])
+        best = int(line_of(text, name).split()[-1])
         # A random cut has 60 of 120 edges.
         assert 60 < numbers(text, name)[0] <= best <= int(counted[1])
 
