@@ -185,11 +185,8 @@ def median_ratios(rows: list[tables.Row]) -> list[float]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick=False)
-    parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
-    parser.add_argument("--sizes", nargs="*", default=["small", "large"])
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
+    scope = {"problems": list(problems.PROBLEMS), "sizes": ["small", "large"]}
+    parser = table_parser(__doc__, quick=False, **scope, repeats=200, rounds=15)
     parser.add_argument(
         "--candidates-only", action="store_true", help="compare with the pilot's candidates only"
     )

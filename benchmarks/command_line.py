@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +18,21 @@ def argument_parser(description: str | None, package: str | None = None) -> argp
     )
 
 
+def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add an option for every default, with the type of the default, or of the entries of a list.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_options(parser, rounds=5, seeds=[0, 1])
+    >>> parser.parse_args(["--seeds", "7", "8"])
+    Namespace(rounds=5, seeds=[7, 8])
+    """
+    for name, default in defaults.items():
+        is_list = isinstance(default, list)
+        kind = type(default[0] if is_list else default)
+        count = "+" if is_list else None
+        parser.add_argument(f"--{name}", type=kind, nargs=count, default=default)
+
+
 def add_output(parser: argparse.ArgumentParser, *, quick: bool = True) -> argparse.ArgumentParser:
     """Add --output and, where a benchmark has a quick mode, --quick."""
     if quick:
@@ -25,9 +41,13 @@ def add_output(parser: argparse.ArgumentParser, *, quick: bool = True) -> argpar
     return parser
 
 
-def table_parser(description: str | None, *, quick: bool = True) -> argparse.ArgumentParser:
-    """Return a parser with --output and --quick."""
-    return add_output(argument_parser(description), quick=quick)
+def table_parser(
+    description: str | None, *, quick: bool = True, **defaults: Any
+) -> argparse.ArgumentParser:
+    """Return a parser with --output, --quick and the options that have these defaults."""
+    parser = add_output(argument_parser(description), quick=quick)
+    add_options(parser, **defaults)
+    return parser
 
 
 def output_of(args: argparse.Namespace, place: str) -> Path | None:

@@ -55,8 +55,7 @@ def truncated_counts(rate: Tensor) -> Distribution:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick=False)
-    parser.add_argument("--repeats", type=int, default=2000)
+    parser = table_parser(__doc__, quick=False, repeats=2000)
     args, table = opened(parser, "quality/counts.csv", "function", "estimator")
     rate = torch.linspace(0.5, 4.0, COUNTS)
     sides: dict[str, tuple[Estimator, Callable[[Tensor], Distribution]]] = {

@@ -127,15 +127,13 @@ def baseline_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick=False)
+    sizes = {"variables": VARIABLES, "batch": BATCH}
+    parser = table_parser(__doc__, quick=False, rounds=5, **sizes)
     parser.add_argument("--before", help="a commit to measure as well")
     parser.add_argument("--source", type=Path, help="a folder with the earlier catlog, instead")
     parser.add_argument(
         "--only", nargs="*", default=list(SETTINGS), choices=list(SETTINGS), help="rows to measure"
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--variables", type=int, default=VARIABLES)
-    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     options, table = opened(parser, "speed/estimator_times.csv", "estimator")
     if options.answer:

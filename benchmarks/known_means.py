@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -32,7 +31,7 @@ from catlog import RLOO, CritiCateR, Estimator, Exact, IndeCateR, log_expectatio
 from catlog.estimator import Function
 from catlog.functions import Known, OfSum, ising
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .quality.measuring import observe_batched
 from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
@@ -131,10 +130,7 @@ def noise_rows(repeats: int) -> list[Row]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[6, 16, 100, 1000])
-    parser.add_argument("--timings", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=2000)
-    parser.add_argument("--root", type=Path, default=RESULTS)
+    add_options(parser, sizes=[6, 16, 100, 1000], timings=30, repeats=2000, root=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = time_rows(args.sizes, args.timings)

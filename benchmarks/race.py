@@ -35,7 +35,7 @@ from catlog.estimator import label
 from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .cpu_races.curves import seconds_to
 from .cpu_races.picks import pick
 from .cpu_races.racers import settings_of
@@ -194,10 +194,8 @@ def advise(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--data", default="mnist")
-    parser.add_argument("--methods", nargs="*", default=METHODS)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--target", type=float, default=TARGET)
+    add_options(parser, data="mnist", methods=METHODS, seeds=[0, 1, 2], target=TARGET)
+    add_options(parser, picks=RESULTS / "speed" / "advice_picks.csv")
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
     parser.add_argument(
         "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
@@ -209,7 +207,6 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile steps, do not race")
     parser.add_argument("--advice", action="store_true", help="write picks, do not race")
     parser.add_argument("--race-picks", action="store_true", help="race what --picks holds, too")
-    parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
     if args.advice:
         advise(args)

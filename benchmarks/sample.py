@@ -63,9 +63,8 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick=False)
+    parser = table_parser(__doc__, quick=False, rounds=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=200)
     args, table = opened(parser, "speed/sample_{device}.csv", "shape")
     for shape in SHAPES:
         table.add(measure(shape, args.device, args.rounds), " x ".join(map(str, shape)))

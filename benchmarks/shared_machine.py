@@ -92,11 +92,8 @@ def measure(waiting: str, busy: int, rounds: int, batch: int, variables: int) ->
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick=False)
+    parser = table_parser(__doc__, quick=False, rounds=11, batch=50, variables=200)
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1], help="numbers of loops")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--variables", type=int, default=200)
     parser.add_argument("--waiting", choices=list(WAITING), help="only this, in this process")
     key = ("waiting", "busy", "threads", "method")
     options, table = opened(parser, "speed/shared_machine.csv", *key)

@@ -9,7 +9,6 @@ captured_kernels_cuda.csv has its kernels: start and duration in microseconds.
 """
 
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -17,17 +16,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .race import made
 from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
 
-METHODS = (
-    "ReinMax(8)",
-    "SlopeCateR(8, corrections=1)",
-    "SlopeCateR(8, corrections=2)",
-    "SlopeCateR(8)",
-)
+METHODS = ["ReinMax(8)", "SlopeCateR(8, corrections=1)", "SlopeCateR(8, corrections=2)"]
+METHODS += ["SlopeCateR(8)"]
 ROUNDS, STEPS = 5, 1500
 
 
@@ -72,8 +67,7 @@ def kernels(name: str, task: DVAETask) -> list[Row]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS))
-    parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
+    add_options(parser, methods=METHODS, folder=RESULTS / "speed")
     args = parser.parse_args()
     tasks = {name: made(name, 0, "mnist", "cuda") for name in args.methods}
     times = Table(args.folder / "captured_steps_cuda.csv", ("method",))

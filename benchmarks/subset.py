@@ -150,8 +150,7 @@ def stability(d: int, k: int, batch: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__)
-    parser.add_argument("--repeats", type=int, default=11)
+    parser = table_parser(__doc__, repeats=11)
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (30, 5, 4) if args.quick else (1000, 50, 100)

@@ -173,16 +173,12 @@ def train(
 
 
 def main() -> None:
-    parser = table_parser(__doc__)
+    names = ["RLOO", "CritiCateR", "SIMPLE", "I-MLE"]
+    options = {"device": "cpu", "names": names, "seeds": [0, 1], "steps": 300, "samples": 8}
+    parser = table_parser(__doc__, **options, lr=1e-3)
     parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--names", nargs="+", default=["RLOO", "CritiCateR", "SIMPLE", "I-MLE"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=int, help="steps between evaluations; default: steps / 6")
-    parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
-    parser.add_argument("--lr", type=float, default=1e-3)
     key = ("estimator", "lr", "seed", "step")
     args, table = opened(parser, "subset/autoencoder.csv", *key)
     sizes = (16, 12, 3) if args.quick else (128, 40, 10)

@@ -19,7 +19,6 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 from math import ceil, inf
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,7 +28,7 @@ from catlog.estimator import Kind, label
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .cpu_races.judging import standings
 from .cpu_races.racers import estimator_of
 from .cpu_races.runs import in_processes
@@ -144,19 +143,14 @@ def main() -> None:
     times_file = RESULTS / "speed" / "whole_race_times.csv"
     commands = parser.add_subparsers(dest="command", required=True)
     several = commands.add_parser("count", help="steps to the bounds, many runs at a time")
-    several.add_argument("--seeds", nargs="+", type=int, default=[601])
-    several.add_argument("--jobs", type=int, default=12)
-    several.add_argument("--times", type=Path, default=times_file)
+    add_options(several, seeds=[601], jobs=12, times=times_file)
     several.add_argument("--seconds", type=float, default=14.0, help="of a run, by its step time")
     alone = commands.add_parser("time", help="time of a step, one at a time")
     for command, file in ((several, curves_file), (alone, times_file)):
-        command.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
+        add_options(command, data=["mnist", "fashion-mnist"], output=file, steps=60_000, every=600)
         command.add_argument("--methods", nargs="+", help="labels; default: all")
         command.add_argument("--limit", type=float, default=inf, help="start nothing after seconds")
-        command.add_argument("--output", type=Path, default=file)
         command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-        command.add_argument("--steps", type=int, default=60_000)
-        command.add_argument("--every", type=int, default=600)
     commands.add_parser("show", help="who is first")
     args = parser.parse_args()
     if args.command == "show":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from catlog.estimator import label
 
-from ..command_line import argument_parser
+from ..command_line import add_options, argument_parser
 from ..tables import RESULTS, Row, Table, show
 from . import __doc__ as description
 from .curves import chosen_targets
@@ -82,13 +82,12 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         command.add_argument("--races", nargs="*", choices=list(RACES), default=list(RACES))
-        command.add_argument("--targets", type=Path, default=SPEED / "cpu_race_targets.csv")
-        command.add_argument("--picks", type=Path, default=SPEED / "advice_picks.csv")
         is_trial = name in ("trial", "targets")
         runs, curves = ("trial", "trial_curves") if is_trial else ("cpu_races", "cpu_race_curves")
         folder = TRIALS if is_trial else SPEED
-        command.add_argument("--runs", type=Path, default=folder / f"{runs}.csv")
-        command.add_argument("--curves", type=Path, default=folder / f"{curves}.csv")
+        files = {"runs": folder / f"{runs}.csv", "curves": folder / f"{curves}.csv"}
+        files["targets"] = SPEED / "cpu_race_targets.csv"
+        add_options(command, **files, picks=SPEED / "advice_picks.csv")
         return command
 
     for name, function, seeds, limit in (
@@ -96,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         ("run", run, SEEDS, 75.0),
     ):
         command = add(name, function)
-        command.add_argument("--seeds", nargs="*", type=int, default=seeds)
+        add_options(command, seeds=seeds)
         command.add_argument("--racers", nargs="*", help="labels such as RLOO(4); default: all")
         command.add_argument("--limit", type=float, default=limit, help="CPU seconds of a run")
         command.add_argument("--every", type=float, default=1.0, help="CPU s between measurements")
@@ -105,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     command = add("targets", choose_targets)
     command.add_argument("--seconds", type=float, default=25.0, help="when levels are compared")
     command = add("pilot", pilot)
-    command.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
+    add_options(command, seeds=SEEDS)
     command.add_argument("--jobs", type=int, default=1, help="processes")
     return result
 

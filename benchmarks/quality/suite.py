@@ -26,6 +26,7 @@ from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
 from catlog.estimator import Estimator, Function
 
+from ..command_line import add_options
 from ..tables import RESULTS, Table
 
 MEASURED = [column.name for column in fields(Row) if column.repr and column.name != "name"]
@@ -119,12 +120,10 @@ def measure_pair(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problems", nargs="+", default=list(problems.PROBLEMS))
+    add_options(parser, problems=list(problems.PROBLEMS), repeats=200, rounds=15)
     parser.add_argument("--size", choices=("small", "large"), default="large")
     parser.add_argument("--seed", type=int, default=0, help="of the problems")
     parser.add_argument("--estimators", nargs="+", default=[], help="default: all")
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
     parser.add_argument(
         "--seconds",
