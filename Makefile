@@ -72,7 +72,7 @@ test-transformers: .venv/transformers  ## compare catlog.CausalLM with brute for
 test-scale: .venv/scale  ## sweeps on a Ray cluster, and torchrun (docs/scaling.md; some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
 
-test-benchmarks: .venv/ready  ## run the benchmarks of quality, advice and start-up in their quick modes
+test-benchmarks: .venv/ready  ## run the benchmarks of quality, advice and others in their quick modes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/benchmarks
 
 test-kills: .venv/ready  ## kill processes at random instants, KILLS times each (3; 30 take half an hour)

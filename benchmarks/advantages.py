@@ -20,15 +20,15 @@ steps?). The prompt "all" is the mean over the three prompts. Columns:
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import catlog
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .quality.measuring import moments_of
+from .tables import Row, show
 
 LENGTH, SYMBOLS = 3, 4
 TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
@@ -133,42 +133,31 @@ def measure(is_graded: bool, sizes: tuple[int, ...], groups: int) -> Iterator[Ro
                 rows[name] = compared(mean, prompt.gradient)
             rows["all"] = compared(torch.cat(means), exact)
         torch.manual_seed(size)  # the same texts for every estimator
-        spreads = []
-        for name, prompt in zip(PROMPTS, prompts, strict=True):
-            drawn = prompt.drawn(estimator, size, groups)
-            spread = (drawn - drawn.mean(0)).square().sum(-1)
-            spreads.append(spread)
-            rows[name] |= noise(spread, prompt.gradient)
-        rows["all"] |= noise(torch.stack(spreads).sum(0), exact)
+        drawn = [prompt.drawn(estimator, size, groups) for prompt in prompts]
+        for name, prompt, gradients in zip(PROMPTS, prompts, drawn, strict=True):
+            rows[name] |= noise(gradients, prompt.gradient)
+        rows["all"] |= noise(torch.cat(drawn, -1), exact)
         for name, row in rows.items():
-            yield {
-                "reward": "graded" if is_graded else "right or wrong",
-                "estimator": estimator,
-                "size": size,
-                "prompt": name,
-                "tokens": generated(estimator, size),
-                **{column: row.get(column) for column in ("scale", "cosine", "bias")},
-                "variance": row["variance"],
-                "error": row["error"],
-            }
+            reward = "graded" if is_graded else "right or wrong"
+            key = {"reward": reward, "estimator": estimator, "size": size, "prompt": name}
+            yield {**key, "tokens": generated(estimator, size), **row}
 
 
-def noise(spread: Tensor, exact: Tensor) -> Row:
+def noise(gradients: Tensor, exact: Tensor) -> Row:
     """Return the variance over the squared norm, and its relative standard error."""
-    error = spread.std() / spread.mean() / len(spread) ** 0.5
-    return {"variance": float(spread.mean() / exact.square().sum()), "error": float(error)}
+    moments = moments_of(gradients)
+    return {"variance": moments.variance / float(exact.square().sum()), "error": moments.error}
 
 
-def main(output: Path | None, quick: bool) -> None:
-    table = Table(output, ("reward", "estimator", "size", "prompt"))
+def main() -> None:
+    key = ("reward", "estimator", "size", "prompt")
+    args, table = opened(table_parser(__doc__), "quality/advantages.csv", *key)
     for is_graded in (False, True):
-        sizes, groups = (SIZES[:2], 200) if quick else (SIZES, 4000)
+        sizes, groups = (SIZES[:2], 200) if args.quick else (SIZES, 4000)
         rows = list(measure(is_graded, sizes, groups))
         table.add(rows)
         show(rows[0]["reward"], [row for row in rows if row["prompt"] == "all"])
 
 
 if __name__ == "__main__":
-    parser = table_parser(__doc__, quick="few and small measurements, for the tests")
-    options = parser.parse_args()
-    main(output_of(options, "quality", "advantages.csv"), options.quick)
+    main()

@@ -18,9 +18,9 @@ table is a separate problem ("with table"). `measured` counts the estimators.
 optimiser). Problems that the file has are not repeated.
 """
 
+import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
 from math import exp, hypot, inf, log
 from statistics import median_low
@@ -46,14 +46,6 @@ EXCLUDED = (catlog.MemoryCateR,)
 DRAWS = (2, 4, 16)
 MEASURING_SEED = 20_000
 PILOT_SEEDS = (500, 501, 502)  # seeds up to 416 were used in the development of the pilot
-
-
-@dataclass(frozen=True)
-class Settings:
-    repeats: int
-    rounds: int
-    candidates_only: bool
-    clock: Callable[[], float]
 
 
 def rivals(
@@ -124,32 +116,33 @@ def variance_ratio(chosen: Row, rows: Sequence[Row]) -> float:
     return chosen.merit / best.merit
 
 
-def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list[tables.Row]:
+def measure(name: str, size: Size, with_table: bool, args: argparse.Namespace) -> list[tables.Row]:
     """Return a row for every pilot on one problem."""
     problem = problems.make(name, size)
     f = problem.structured if with_table else problem.f
     assert f is not None
     budget = 64 if size == "small" else None
+    clock = time.process_time if args.cpu_time else time.perf_counter
 
     def advise(seed: int) -> catlog.Advice:
-        options = {"budget": budget, "seed": seed, "clock": settings.clock}
+        options = {"budget": budget, "seed": seed, "clock": clock}
         return catlog.advise(f, problem.distribution, problem.parameters, **options)
 
     advise(99)  # to warm up: the first calls in a process are slow
     pilots = [advise(seed) for seed in PILOT_SEEDS]
-    task = GradientSampler(f, problem.distribution, problem.parameters, clock=settings.clock)
+    task = GradientSampler(f, problem.distribution, problem.parameters, clock=clock)
     structure = probe(task, budget)
     choices = {advice.trials[0].name: advice.estimator for advice in pilots}
     comparison = catlog.compare(
         f,
         problem.distribution,
-        rivals(task, structure, settings.candidates_only) | choices,
+        rivals(task, structure, args.candidates_only) | choices,
         problem.parameters,
-        repeats=settings.repeats,
-        rounds=settings.rounds,
+        repeats=args.repeats,
+        rounds=args.rounds,
         limit=1,
         seed=MEASURING_SEED,
-        clock=settings.clock,
+        clock=clock,
     )
     by_name = scores(comparison, median_low(advice.minibatch_variance for advice in pilots))
     place = {"problem": name, "size": size, "table": "with table" if with_table else None}
@@ -191,25 +184,9 @@ def median_ratios(rows: list[tables.Row]) -> list[float]:
     return [median_low(row["ratio"] for row in pilots) for pilots in problems]
 
 
-def print_summary(rows: list[tables.Row]) -> None:
-    """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
-    medians = median_ratios(rows)
-    ratios = [row["ratio"] for row in rows]
-    steps = [row["pilot_steps"] for row in rows]
-    print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")
-    for text, values in (("problems (median pilot)", medians), ("pilots", ratios)):
-        good, bad = sum(ratio <= 1.3 for ratio in values), sum(ratio > 2 for ratio in values)
-        print(f"{text}: {good} within 1.3 of the best, {bad} beyond 2")
-    quick = sum(count < 50 for count in steps)
-    print(f"pilot: at most {max(steps):.0f} steps, {quick} of {len(steps)} under 50")
-
-
 def main() -> None:
-    parser = table_parser(__doc__)
-    parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
-    parser.add_argument("--sizes", nargs="*", default=["small", "large"])
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
+    scope = {"problems": list(problems.PROBLEMS), "sizes": ["small", "large"]}
+    parser = table_parser(__doc__, quick=False, **scope, repeats=200, rounds=15)
     parser.add_argument(
         "--candidates-only", action="store_true", help="compare with the pilot's candidates only"
     )
@@ -218,19 +195,16 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    clock = time.process_time if args.cpu_time else time.perf_counter
-    settings = Settings(args.repeats, args.rounds, args.candidates_only, clock)
     path = args.output or tables.RESULTS / "quality" / "advise.csv"
     table = tables.Table(path, ("problem", "size", "table"), digits=5)
     for size, name in product(args.sizes, args.problems):
         has_table = problems.make(name, size).structured is not None
         for with_table in (False, True) if has_table else (False,):
             if (name, size, "with table" if with_table else "") not in table:
-                rows = measure(name, size, with_table, settings)
+                rows = measure(name, size, with_table, args)
                 table.add(rows)
                 shown = ("problem", "size", "table", "chosen", "best", "ratio", "pilot_steps")
                 tables.show(name, [{key: row[key] for key in shown} for row in rows])
-    print_summary(table.rows)
 
 
 if __name__ == "__main__":

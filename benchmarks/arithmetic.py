@@ -14,7 +14,6 @@ right (share of 256 fixed problems whose most likely completion is right) and se
 """
 
 import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,8 +24,8 @@ from torch.nn.functional import cross_entropy
 import catlog
 from catlog.distributions import left_padded
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row, show
 
 LETTERS = "0123456789+="
 END, LENGTH = len(LETTERS), 3
@@ -160,9 +159,10 @@ def train(method: str, seed: int, budget: int, warm_up: int, rate: float) -> lis
         step += 1
 
 
-def main(output: Path | None, quick: bool) -> None:
-    table = Table(output, ("seed", "method", "step"))
-    seeds, budget, warm_up = ((0,), 1500, 10) if quick else ((0, 1, 2), 150_000, 150)
+def main() -> None:
+    parser = table_parser(__doc__)
+    args, table = opened(parser, "quality/arithmetic.csv", "seed", "method")
+    seeds, budget, warm_up = ((0,), 1500, 10) if args.quick else ((0, 1, 2), 150_000, 150)
     for seed in seeds:
         for method in METHODS:
             rows = train(method, seed, budget, warm_up, rate=3e-4)
@@ -171,6 +171,4 @@ def main(output: Path | None, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = table_parser(__doc__, quick="few and small measurements, for the tests")
-    options = parser.parse_args()
-    main(output_of(options, "quality", "arithmetic.csv"), options.quick)
+    main()

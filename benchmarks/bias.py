@@ -12,8 +12,7 @@ its own target, the bound. The file's rows of networks are written by `python -m
 networks`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import product
 from math import log
 
 import torch
@@ -22,14 +21,14 @@ from torch.distributions import Distribution, Independent
 
 import catlog
 from catlog import ESTIMATORS
-from catlog.estimator import Kind
+from catlog.estimator import Function, Kind
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from catlog.testing.battery import few_outcomes, takes, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .settings import NETWORK, Options, make_estimator, options_text
-from .tables import Row, Table
+from .tables import Row
 
 LARGEST_ERROR = 1e-10
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
@@ -68,17 +67,6 @@ def expectation_error(E: catlog.Estimator, case: Case) -> float:
     return max(errors)
 
 
-@dataclass(frozen=True)
-class Reseeded:
-    """E with a given source of randomness in place of the battery's."""
-
-    E: catlog.Estimator
-    generator: torch.Generator
-
-    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, **_: object) -> Tensor:
-        return self.E(f, q, generator=self.generator)
-
-
 def judge(name: str, options: Options, case: Case) -> Row | None:
     """Return the row of one setting on one case; None where the setting does not apply."""
     E = make_estimator(name, options, case.distribution(case.theta), torch.float64)
@@ -92,9 +80,12 @@ def judge(name: str, options: Options, case: Case) -> Row | None:
         "problem": f"tests: {case.name}",
     }
     if continuous(E):
-        seeded = Reseeded(E, torch.Generator().manual_seed(SEED))
-        functions = FUNCTIONS.values()
-        z = max(z_scores(seeded, case, f).max().item() for f in functions)
+        generator = torch.Generator().manual_seed(SEED)
+
+        def reseeded(f: Function, q: Distribution, **_: object) -> Tensor:
+            return E(f, q, generator=generator)
+
+        z = max(z_scores(reseeded, case, f).max().item() for f in FUNCTIONS.values())
         is_unbiased = z < LIMIT
         row |= {"how": "z-test", "z": z}
     else:
@@ -108,23 +99,13 @@ def judge_all(name: str, quick: bool) -> list[Row]:
     """Return the rows of all settings of one estimator."""
     settings = VARIANTS[name] + FURTHER.get(name, [])
     kinds = ["bits"] if quick else ["bits", "integers", "one-hot"]
-    rows = []
-    for options in settings[:1] if quick else settings:
-        for kind in kinds:
-            row = judge(name, options, CASES[kind])
-            if row is None:
-                continue
-            rows.append(row)
-            number = f"z {row['z']:.1f}" if "z" in row else f"error {row['error']:.1e}"
-            print(
-                f"{name:20} {row['settings']:40} {row['problem']:18} {number:16} {row['unbiased']}",
-                flush=True,
-            )
-    return rows
+    pairs = product(settings[:1] if quick else settings, kinds)
+    rows = [judge(name, options, CASES[kind]) for options, kind in pairs]
+    return [row for row in rows if row is not None]
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="one setting on bits, for the tests")
+    parser = table_parser(__doc__)
     parser.add_argument(
         "--names",
         nargs="+",
@@ -132,12 +113,9 @@ def main() -> None:
         default=list(ESTIMATORS),
         help="judge these; other rows of the file stay",
     )
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "estimators.csv")
-    table = Table(path, ("estimator", "problem"))
+    args, table = opened(parser, "quality/estimators.csv", "estimator", "problem")
     for name in args.names:
-        table.add(judge_all(name, args.quick))
+        table.add(judge_all(name, args.quick), name)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,19 @@ them, at one number of evaluations: 1 + 16 for a draw of `CountDifferences`, as 
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Poisson
 
 from catlog import RLOO, CountDifferences, CritiCateR, Estimator, IndeCateR
-from catlog.diagnostics.moments import Moments
 from catlog.distributions import lost_mass, truncated
 from catlog.estimator import Function
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import opened, table_parser
+from .quality.measuring import observe_batched
+from .tables import Row
 
 COUNTS, CATEGORIES = 16, 24
 
@@ -45,55 +46,42 @@ def functions() -> dict[str, Function]:
     }
 
 
-def noise(E: Estimator, f: Function, cut: bool, rate: Tensor, repeats: int) -> Moments:
-    """Return the moments of repeated gradients, each one batch element of q."""
-    generator = torch.Generator().manual_seed(1)
-    make_q: Callable[[Distribution], Distribution] = (
-        (lambda q: truncated(q, categories=CATEGORIES)) if cut else (lambda q: q)
-    )
-    moments = Moments()
-    while moments.count < repeats:
-        leaf = rate.expand(min(100, repeats - moments.count), -1).clone().requires_grad_()
-        q = make_q(Independent(Poisson(leaf, validate_args=False), 1))
-        value = E(f, q, generator=generator)
-        moments.add(torch.autograd.grad(value.sum(), leaf)[0])
-    return moments
+def counts(rate: Tensor) -> Distribution:
+    return Independent(Poisson(rate, validate_args=False), 1)
+
+
+def truncated_counts(rate: Tensor) -> Distribution:
+    return truncated(counts(rate), categories=CATEGORIES)
 
 
 def main() -> None:
-    parser = table_parser(__doc__, output=RESULTS / "quality" / "counts.csv")
-    parser.add_argument("--repeats", type=int, default=2000)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    parser = table_parser(__doc__, quick=False, repeats=2000)
+    args, table = opened(parser, "quality/counts.csv", "function", "estimator")
     rate = torch.linspace(0.5, 4.0, COUNTS)
-    whole = Independent(Poisson(rate), 1)
-    cut = truncated(whole, categories=CATEGORIES)
-    sides: dict[str, tuple[Estimator, bool]] = {
-        "CountDifferences(1)": (CountDifferences(1), False),
-        "RLOO(17), truncated": (RLOO(1 + COUNTS), True),
-        "CritiCateR(17), truncated": (CritiCateR(1 + COUNTS), True),
-        "IndeCateR(1), truncated": (IndeCateR(1), True),
+    sides: dict[str, tuple[Estimator, Callable[[Tensor], Distribution]]] = {
+        "CountDifferences(1)": (CountDifferences(1), counts),
+        "RLOO(17), truncated": (RLOO(1 + COUNTS), truncated_counts),
+        "CritiCateR(17), truncated": (CritiCateR(1 + COUNTS), truncated_counts),
+        "IndeCateR(1), truncated": (IndeCateR(1), truncated_counts),
     }
     rows: list[Row] = []
-    for name, f in functions().items():
-        for label, (E, is_cut) in sides.items():
-            with torch.no_grad():
-                evaluations = E.evaluations(cut if is_cut else whole)
-            moments = noise(E, f, is_cut, rate, args.repeats)
-            rows.append(
-                {
-                    "function": name,
-                    "estimator": label,
-                    "evaluations": evaluations,
-                    "repeats": args.repeats,
-                    "variance": moments.variance,
-                    "error": moments.error * moments.variance,
-                    "squared_norm": moments.norm2,
-                    "lost_mass": float(lost_mass(whole, CATEGORIES)) if is_cut else 0.0,
-                }
-            )
-    Table(args.output, ("function", "estimator")).add(rows)
-    show("variance of the gradient in the rates of 16 counts", rows)
+    for (name, f), (label, (E, make_q)) in product(functions().items(), sides.items()):
+        generator = torch.Generator().manual_seed(1)
+        moments = observe_batched(E, f, make_q, rate, args.repeats, generator)
+        is_exact = make_q is counts
+        rows.append(
+            {
+                "function": name,
+                "estimator": label,
+                "evaluations": E.evaluations(make_q(rate)),
+                "repeats": args.repeats,
+                "variance": moments.variance,
+                "error": moments.error * moments.variance,
+                "squared_norm": moments.norm2,
+                "lost_mass": 0.0 if is_exact else float(lost_mass(counts(rate), CATEGORIES)),
+            }
+        )
+    table.add(rows, "variance of the gradient in the rates of 16 counts")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from catlog import Estimator
 from catlog.experiments import DVAE
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, selected, show
+from .command_line import opened, table_parser
+from .tables import Row, selected
 
 MODELS = {"bits": (2, 200), "one-hot": (10, 20)}  # categories, variables
 NAMES = ("ReinMax", "StraightThrough", "GappedStraightThrough", "GumbelRao", "GumbelSoftmax")
@@ -81,14 +81,10 @@ def measure(model: str, epochs: int, repeats: int, sizes: tuple[int, ...]) -> li
 
 
 def main() -> None:
-    args = table_parser(__doc__, quick="few steps, for the tests").parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "dependent_draws.csv")
-    table = Table(path, ("model", "estimator", "samples", "draws"))
+    key = ("model", "estimator", "samples", "draws")
+    args, table = opened(table_parser(__doc__), "quality/dependent_draws.csv", *key)
     for model in MODELS:
-        rows = measure(model, *((1, 4, (2,)) if args.quick else (30, 60, SAMPLES)))
-        table.add(rows)
-        show(model, rows)
+        table.add(measure(model, *((1, 4, (2,)) if args.quick else (30, 60, SAMPLES))), model)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ The loop may use the stored states of the base draw. Both must find the same poi
 uniforms.
 """
 
-import statistics
 from collections.abc import Callable
-from math import log
 
 import torch
 from torch import Tensor
@@ -22,10 +20,10 @@ import catlog
 from catlog.distributions import Autoregressive, Ordered
 from catlog.sampling.interventions import all_interventions, noise_shape
 
-from .command_line import output_of, table_parser
+from .command_line import opened, table_parser
 from .quality.structured import conditional_rows
-from .speed.timing import Bench
-from .tables import Row, Table, selected, show
+from .tables import Row
+from .turns import seconds_in_turns, spread
 
 CATEGORIES = 8
 WIDTH = 32
@@ -123,11 +121,11 @@ def measure(ds: list[int], loop_d: int, rounds: int) -> list[Row]:
             calls["loop", kind, d] = lambda q=q, noise=noise: loop(q, noise)
             with torch.no_grad():
                 check_equal(q, noise)
-    names = {", ".join(map(str, key)): key for key in calls}
     with torch.no_grad():
-        times = Bench(repeats=rounds).turns({name: calls[key] for name, key in names.items()})
+        times = seconds_in_turns(calls, rounds, warm_up=2)
     rows = []
-    for name, (what, kind, d) in names.items():
+    for (what, kind, d), seconds in times.items():
+        ms = spread(seconds)
         counted = None
         if what != "loop":
             q = recurrent(d, STATES[kind])
@@ -142,49 +140,22 @@ def measure(ds: list[int], loop_d: int, rounds: int) -> list[Row]:
                 "k": CATEGORIES,
                 "points": 1 + d * (CATEGORIES - 1),
                 "conditional_rows": counted,
-                "milliseconds": statistics.median(times[name]),
-                "fastest": min(times[name]),
-                "slowest": max(times[name]),
+                "milliseconds": ms["ms"],
+                "fastest": ms["ms_min"],
+                "slowest": ms["ms_max"],
                 "rounds": rounds,
             }
         )
     return rows
 
 
-def exponent(rows: list[Row], column: str) -> float:
-    """Return the slope of log(column) over log(d), by least squares."""
-    sizes, values = [log(row["d"]) for row in rows], [log(row[column]) for row in rows]
-    return statistics.linear_regression(sizes, values).slope
-
-
-def print_conclusion(rows: list[Row]) -> None:
-    kinds = dict.fromkeys((row["what"], row["law"]) for row in rows)
-    for what, kind in kinds:
-        same = selected(rows, what=what, law=kind)
-        if what == "loop":
-            (row,) = same
-            (sweep,) = selected(rows, what="sweep", law=kind, d=row["d"])
-            ratio = row["milliseconds"] / sweep["milliseconds"]
-            print(
-                f"{kind}, d={row['d']}: sweep {ratio:.1f} times faster than the loop, same points"
-            )
-        else:
-            print(
-                f"{what}, {kind}: time grows as d^{exponent(same, 'milliseconds'):.2f}, "
-                f"conditional rows as d^{exponent(same, 'conditional_rows'):.2f}"
-            )
-
-
 def main() -> None:
-    parser = table_parser(__doc__, quick="small d, for the tests")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    args, table = opened(
+        table_parser(__doc__), "quality/structured_scaling.csv", "what", "law", "d"
+    )
     torch.manual_seed(0)
     rows = measure([4, 8, 16], 8, 5) if args.quick else measure([8, 16, 32, 64], 32, 7)
-    path = output_of(args, "quality", "structured_scaling.csv")
-    Table(path, ("what", "law", "d")).add(rows)
-    show("interventions", rows)
-    print_conclusion(rows)
+    table.add(rows, "interventions")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,12 +28,12 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 from catlog import RLOO, CritiCateR, Estimator, Exact, IndeCateR, log_expectation
-from catlog.diagnostics.moments import Moments
 from catlog.estimator import Function
 from catlog.functions import Known, OfSum, ising
 
-from .command_line import argument_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import add_options, argument_parser
+from .quality.measuring import observe_batched
+from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
 
 
@@ -100,41 +99,16 @@ def digits(d: int = 16) -> tuple[Function, Function, Callable[[Tensor], Distribu
     return f, part, digits_of, logits
 
 
-def noise(
-    E: Estimator,
-    f: Function,
-    known: Known | None,
-    make_q: Callable[[Tensor], Distribution],
-    logits: Tensor,
-    repeats: int,
-) -> Moments:
-    """Return the moments of repeated gradients, each one batch element of q."""
-    generator = torch.Generator().manual_seed(3)
-
-    def gradients(count: int) -> Tensor:
-        leaf = logits.expand(count, *logits.shape).clone().requires_grad_()
-        q = make_q(leaf)
-        g = f if known is None else known.under(q)
-        return torch.autograd.grad(E(g, q, generator=generator).sum(), leaf)[0].flatten(1)
-
-    if known is not None:
-        for _ in range(50):
-            gradients(8)
-        known.eval()
-    moments = Moments()
-    while moments.count < repeats:
-        moments.add(gradients(min(200, repeats - moments.count)))
-    return moments
-
-
 def noise_rows(repeats: int) -> list[Row]:
     rows: list[Row] = []
     for name, problem in {"spins": spins, "digits": digits}.items():
         for E in (RLOO(8), CritiCateR(32), IndeCateR(1)):
             f, part, make_q, logits = problem()
-            plain = noise(E, f, None, make_q, logits, repeats)
-            known = Known(f, part)
-            less = noise(E, f, known, make_q, logits, repeats)
+            known, generator = Known(f, part), torch.Generator().manual_seed(3)
+            plain = observe_batched(E, f, make_q, logits, repeats, generator)
+            observe_batched(E, known, make_q, logits, 400, generator, together=8)  # it learns
+            known.eval()
+            less = observe_batched(E, known, make_q, logits, repeats, generator)
             gap = (plain.mean - less.mean).square().sum()
             errors = (plain.variances + less.variances).sum() / repeats
             ratio = less.variance / plain.variance
@@ -156,18 +130,14 @@ def noise_rows(repeats: int) -> list[Row]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[6, 16, 100, 1000])
-    parser.add_argument("--timings", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=2000)
-    parser.add_argument("--root", type=Path, default=RESULTS)
+    add_options(parser, sizes=[6, 16, 100, 1000], timings=30, repeats=2000, root=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = time_rows(args.sizes, args.timings)
-    Table(args.root / "speed" / "known_means.csv", ("digits", "method")).add(rows)
-    show("P(sum of digits = s), value and gradient", rows)
-    rows = noise_rows(args.repeats)
-    Table(args.root / "quality" / "known_part.csv", ("problem", "estimator")).add(rows)
-    show("variance with a part whose mean is known", rows)
+    times = Table(args.root / "speed" / "known_means.csv", ("digits", "method"))
+    times.add(rows, "P(sum of digits = s), value and gradient")
+    variances = Table(args.root / "quality" / "known_part.csv", ("problem", "estimator"))
+    variances.add(noise_rows(args.repeats), "variance with a part whose mean is known")
 
 
 if __name__ == "__main__":

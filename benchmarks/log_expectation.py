@@ -28,8 +28,8 @@ from catlog.logarithm import log_of_mean
 from catlog.testing import Case
 from catlog.testing.cases import grid
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 
 FLOOR = 1e-8  # of the experiment `addition`
 CHUNK = 100_000  # outcomes at once
@@ -150,11 +150,8 @@ def measure(problem: str, name: str, draws: int, repeats: int) -> Row:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="few draws, for the tests")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "log_expectation.csv")
-    table = Table(path, ("problem", "estimator", "draws", "repeats"))
+    key = ("problem", "estimator", "draws", "repeats")
+    args, table = opened(table_parser(__doc__), "quality/log_expectation.csv", *key)
     settings = [("Exact", 1, 1)]
     settings += [
         (name, draws, repeats)
@@ -165,8 +162,7 @@ def main() -> None:
     ]
     for problem in SUMS:
         rows = [measure(problem, *setting) for setting in settings]
-        show(f"{problem}: the digits add up to {SUMS[problem]}", rows)
-        table.add(rows)
+        table.add(rows, f"{problem}: the digits add up to {SUMS[problem]}")
 
 
 if __name__ == "__main__":

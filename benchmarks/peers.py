@@ -1,15 +1,11 @@
 """The autoencoder's training step of `benchmarks.speed` with another library's estimator.
 
-    python -m benchmarks.peers --samples 2 --device cpu     # milliseconds per step
-
-Needs the extra ``peers`` (``make test-peers`` installs it); without it, it prints a message.
+It needs the extra ``peers``, which ``make test-peers`` installs.
 """
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from math import log
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -17,9 +13,6 @@ from torch.distributions import Bernoulli
 from torch.nn.functional import softplus
 
 from catlog.problems.mlp import mlp
-
-from .command_line import argument_parser
-from .turns import seconds_in_turns
 
 
 class StorchasticStep:
@@ -69,21 +62,3 @@ def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | No
             file=sys.stderr,
         )
         return None
-
-
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--samples", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repeats", type=int, default=11)
-    args = parser.parse_args()
-    step = storchastic_step(args.samples, args.device)
-    if step is None:
-        return
-    images = (torch.rand(100, 784, device=args.device) < 0.2).float()
-    (times,) = seconds_in_turns({"step": partial(step, images)}, args.repeats).values()
-    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * median(times):.1f} ms per step")
-
-
-if __name__ == "__main__":
-    main()

@@ -35,7 +35,7 @@ from catlog.experiments import DVAE, folder_for, records
 from catlog.experiments.sweep import sweep
 
 from .command_line import argument_parser
-from .cpu_races.racers import Racer
+from .cpu_races.racers import settings_of
 from .tables import RESULTS, Row, Table
 
 MODELS = 5
@@ -67,7 +67,7 @@ def bits(estimators: Sequence[str], tables: Sequence[tuple[str, str]] = TABLES) 
     """Return runs of 10^6 steps of the binary protocols, one table after the other."""
     sizes: dict[str, Any] = {"epochs": 2000, "models": MODELS}
     return [
-        DVAE(**sizes, **Racer.parsed(text).settings, protocol=protocol, data=data)  # type: ignore[arg-type]
+        DVAE(**sizes, **settings_of(text), protocol=protocol, data=data)  # type: ignore[arg-type]
         for (protocol, data), text in product(tables, estimators)
     ]
 
@@ -77,7 +77,7 @@ def categories(estimators: Sequence[str]) -> list[DVAE]:
     settings: dict[str, Any] = {"protocol": "categorical", "data": "mnist", "models": MODELS}
     settings |= {"epochs": 160, "every": 6000, "gradient_repeats": 500}
     return [
-        DVAE(**settings, **Racer.parsed(text).settings, categories=k, variables=variables)
+        DVAE(**settings, **settings_of(text), categories=k, variables=variables)
         for (k, variables), text in product(SIZES, estimators)
     ]
 
@@ -124,13 +124,11 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
     missing = sorted({run.estimator for run in runs} - {*ESTIMATORS, *DVAE.labels})
     if missing:
         print(f"Not known to this version of catlog, left out: {', '.join(missing)}.", flush=True)
+    wanted = {"data": args.data, "protocol": args.protocols, "estimator": args.only}
     kept = []
     for run in runs:
-        if run.estimator in missing or (args.data and run.data not in args.data):
-            continue
-        if args.protocols and run.protocol not in args.protocols:
-            continue
-        if args.only and run.estimator not in args.only:
+        fits = all(not names or getattr(run, field) in names for field, names in wanted.items())
+        if run.estimator in missing or not fits:
             continue
         stacked = {} if run.protocol == "paper" else {"models": args.models or run.models}
         kept += [
@@ -244,9 +242,9 @@ def merge(paths: Sequence[Path]) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             table = Table(target, KEY, digits=7 if name.startswith("protocol") else 5)
             before = list(map(without_defaults, table.rows))
-            added = set(map(settings_of, rows))
-            table.rows = [row for row in before if settings_of(row) not in added]
-            table.add(longest([row for row in before if settings_of(row) in added] + rows))
+            added = set(map(run_of, rows))
+            table.rows = [row for row in before if run_of(row) not in added]
+            table.add(longest([row for row in before if run_of(row) in added] + rows))
             print(f"{len(rows)} rows of {path} were merged into {target}.")
 
 
@@ -257,7 +255,7 @@ def without_defaults(row: Row) -> Row:
     }
 
 
-def settings_of(row: Row) -> tuple[object, ...]:
+def run_of(row: Row) -> tuple[object, ...]:
     """Return the settings of a row's run without its length."""
     return tuple(row.get(name) for name in KEY if name not in ("epochs", "iteration"))
 
@@ -272,11 +270,11 @@ def longest(rows: Sequence[Row]) -> list[Row]:
     """
     ends: dict[tuple[object, ...], tuple[int, int]] = {}
     for row in rows:
-        end = ends.get(settings_of(row), (-1, 0))
+        end = ends.get(run_of(row), (-1, 0))
         if row["iteration"] >= end[0]:
-            ends[settings_of(row)] = (row["iteration"], row.get("epochs", 0))
-    kept = (row for row in rows if row.get("epochs", 0) == ends[settings_of(row)][1])
-    return list({(settings_of(row), row["iteration"]): row for row in kept}.values())
+            ends[run_of(row)] = (row["iteration"], row.get("epochs", 0))
+    kept = (row for row in rows if row.get("epochs", 0) == ends[run_of(row)][1])
+    return list({(run_of(row), row["iteration"]): row for row in kept}.values())
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ variables. Columns:
 
 import logging
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyro
@@ -30,8 +30,10 @@ from torch import Tensor
 import catlog
 import catlog.pyro
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .quality.measuring import moments_of
+from .tables import Row
+from .turns import seconds_in_turns
 
 Program = Callable[[], None]
 BASELINE = {"baseline": {"use_decaying_avg_baseline": True}}
@@ -116,8 +118,7 @@ def gradient(elbo: Any, model: Program, guide: Program) -> Tensor:
     """Return one gradient in the guide's parameters, as a vector."""
     parameters = dict(pyro.get_param_store().named_parameters())
     elbo.loss_and_grads(model, guide)
-    found = [p.grad.flatten() for name, p in parameters.items() if name.startswith("guide")]
-    flat = torch.cat(found)
+    flat = torch.cat([p.grad.flatten() for name, p in parameters.items() if name[:5] == "guide"])
     for parameter in parameters.values():
         parameter.grad = None
     return flat.double()
@@ -141,44 +142,30 @@ def measure(name: str, steps: int, repeats: int) -> list[Row]:
         **{f"catlog.pyro.ELBO({label})": (elbo, plain) for label, elbo in own.items()},
     }
     samples: dict[str, list[Tensor]] = {method: [] for method in methods}
-    seconds: dict[str, list[float]] = {method: [] for method in methods}
-    for repeat in range(-min(WARM_UP, repeats), repeats):
-        for method, (elbo, programs) in methods.items():
-            begin = time.perf_counter()
-            sample = gradient(elbo, *programs)
-            if repeat >= 0:
-                seconds[method].append(time.perf_counter() - begin)
-                samples[method].append(sample)
+
+    def add_sample(method: str) -> None:
+        elbo, programs = methods[method]
+        samples[method].append(gradient(elbo, *programs))
+
+    calls = {method: partial(add_sample, method) for method in methods}
+    times = seconds_in_turns(calls, repeats, warm_up=min(WARM_UP, repeats))
     rows = []
-    for method, drawn in samples.items():
-        stacked = torch.stack(drawn)
-        square = (stacked - stacked.mean(0)).square().sum(-1) * repeats / (repeats - 1)
-        rows.append(
-            {
-                "problem": name,
-                "steps": steps,
-                "method": method,
-                "evaluations": evaluations,
-                "variance": float(square.mean()),
-                "error": float(square.std() / repeats**0.5),
-                "milliseconds": 1000 * statistics.median(seconds[method]),
-            }
-        )
+    for method, seconds in times.items():
+        moments = moments_of(torch.stack(samples[method][-repeats:]))
+        row = {"problem": name, "steps": steps, "method": method, "evaluations": evaluations}
+        row |= {"variance": moments.variance, "error": moments.error * moments.variance}
+        rows.append(row | {"milliseconds": 1000 * statistics.median(seconds)})
     return [{**row, "ratio": row["variance"] / rows[0]["variance"]} for row in rows]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser(__doc__, quick="few repeats, for the tests")
-    settings = parser.parse_args(arguments)
+def main() -> None:
+    key = ("problem", "steps", "method")
+    args, table = opened(table_parser(__doc__), "quality/pyro_variance.csv", *key)
     logging.getLogger("pyro").setLevel(logging.WARNING)
-    repeats = 10 if settings.quick else 300
-    path = output_of(settings, "quality", "pyro_variance.csv")
-    table = Table(path, ("problem", "steps", "method"))
+    repeats = 10 if args.quick else 300
     for name, (_, stages, *_) in PROBLEMS.items():
         for steps in stages:
-            rows = measure(name, min(steps, 5) if settings.quick else steps, repeats)
-            table.add(rows)
-            show(name, rows)
+            table.add(measure(name, min(steps, 5) if args.quick else steps, repeats), name)
 
 
 if __name__ == "__main__":

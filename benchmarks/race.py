@@ -1,8 +1,8 @@
 """Which estimator first trains the MNIST autoencoder to a negated train ELBO of 100, in wall time?
 
     python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
-    python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
-    python -m benchmarks.race --device cuda --advice new    # what `catlog.advise` picks instead
+    python -m benchmarks.race --device cuda --methods "RLOO(4)" --seeds 0
+    python -m benchmarks.race --device cuda --advice    # what `catlog.advise` picks instead
     python -m benchmarks.race --device cuda --compile --methods "RLOO(8)"    # fills the caches
 
 Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
@@ -10,23 +10,21 @@ the step compiled and captured in a CUDA graph. The clock runs for training step
 during compilation (column `setup`, in seconds) and while the bound over all training images is
 measured (one draw each, every 600 steps, which is an epoch). A run ends when it reaches the target,
 or after --limit seconds of training. The file has the curves; its runs are not repeated.
-"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default. GS is
-straight-through Gumbel-Softmax, its temperature lowered from 1 by exp(-0.01) per epoch. Methods may
-also be labels of catlog, such as "IndeCateR(4, draws=latin)".
+Methods are labels of catlog, such as "IndeCateR(4, draws=latin)". The temperature of Gumbel-Softmax
+is lowered from 1 by exp(-0.01) per epoch.
 
 With --advice nothing is raced: for every seed, `catlog.advise` picks an estimator, once among
 unbiased estimators only and once among all, after --epochs of training with RLOO(2). The divergence
 that is added to the loss is its `penalty`, and it times the compiled and captured step of
-candidates that may win. Its clock stops during set-up. `python -m benchmarks.cpu_races judge`
-compares the picks with the race. With --compile, the steps of the methods are only compiled, which
-several processes can do at once; later processes find the result in torch's caches.
+candidates that may win. Its clock stops during set-up. docs/race.md compares the picks with the
+race. With --compile, the steps of the methods are only compiled, which several processes can do at
+once; later processes find the result in torch's caches.
 """
 
 import argparse
 import time
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
@@ -37,54 +35,40 @@ from catlog.estimator import label
 from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .cpu_races.curves import seconds_to
 from .cpu_races.picks import pick
-from .cpu_races.racers import Racer
-from .tables import RESULTS, Row, Table, grouped
+from .cpu_races.racers import settings_of
+from .tables import RESULTS, Row, Table, grouped, selected, show
 
-RACERS = {
-    "SlopeCateR-8": "SlopeCateR(8, slope_entries=0)",
-    "SlopeCateR-4": "SlopeCateR(4, slope_entries=0)",
-    "SlopeCateR-8, sizes": "SlopeCateR(8)",
-    "GS-S": "GumbelSoftmax(2, hard=True)",
-    "IndeCateR": "IndeCateR(2)",
-    "IndeCateR-Latin": "IndeCateR(2, draws=latin)",
-    "IndeCateR-Taylor": "IndeCateR(8, variables=4, draws=latin)",
-    "RLOO-S": "RLOO(2)",
-    "RLOO-F": "RLOO(800)",
-    "GS-F": "GumbelSoftmax(800, hard=True)",
-    "ReinMax-2": "ReinMax(2)",
-    "ReinMax-4": "ReinMax(4)",
-    "ReinMax-8": "ReinMax(8)",
-    "GS-4": "GumbelSoftmax(4, hard=True)",
-    "GS-8": "GumbelSoftmax(8, hard=True)",
-    "RLOO-8": "RLOO(8)",
-    "RLOO-14": "RLOO(14)",
-}
+METHODS = [
+    "SlopeCateR(8, slope_entries=0)",
+    "SlopeCateR(4, slope_entries=0)",
+    "SlopeCateR(8)",
+    "GumbelSoftmax(2, hard=True)",
+    "IndeCateR(2)",
+    "IndeCateR(2, draws=latin)",
+    "IndeCateR(8, draws=latin, variables=4)",
+    "RLOO(2)",
+    "RLOO(800)",
+    "GumbelSoftmax(800, hard=True)",
+    "ReinMax(2)",
+    "ReinMax(4)",
+    "ReinMax(8)",
+    "GumbelSoftmax(4, hard=True)",
+    "GumbelSoftmax(8, hard=True)",
+    "RLOO(8)",
+    "RLOO(14)",
+]
 RACE = "H200"  # its name among the races that judge the advice
 TARGET = 100.0
 
 
-def racer_of(method: str) -> Racer:
-    """Return a racer by its name here, or by a label such as RLOO(4)."""
-    return Racer.parsed(RACERS.get(method, method))
-
-
-def label_of(method: str) -> str:
-    """Return the label of a racer's estimator.
-
-    >>> label_of("GS-8"), label_of("RLOO-S")
-    ('GumbelSoftmax(8, hard=True)', 'RLOO(2)')
-    """
-    return racer_of(method).label
-
-
-def made(method: str, seed: int, args: argparse.Namespace) -> DVAETask:
+def made(method: str, seed: int, data: str, device: str) -> DVAETask:
     """Return the task at its start, which depends on the seed alone."""
-    settings = {"data": args.data, "device": args.device, "seed": seed, "gradient_repeats": 0}
+    settings = {"data": data, "device": device, "seed": seed, "gradient_repeats": 0}
     torch.manual_seed(seed)
-    return DVAETask(DVAE(**settings, **racer_of(method).settings))
+    return DVAETask(DVAE(**settings, **settings_of(method)))
 
 
 def now(device: str) -> float:
@@ -96,7 +80,7 @@ def now(device: str) -> float:
 def race(name: str, seed: int, args: argparse.Namespace) -> list[Row]:
     """Return the curve of one run, a row per measurement."""
     begin = now(args.device)
-    task = made(name, seed, args)
+    task = made(name, seed, args.data, args.device)
     start = {"step": 0, "seconds": 0.0, **bounds(task)}
     task.step(0)  # compiles; its time is taken to be that of the steps after it
     setup = now(args.device) - begin
@@ -136,11 +120,11 @@ def reached(
 
 
 def summaries(rows: list[Row]) -> list[Row]:
-    """Return a row per run, as `benchmarks.cpu_races` has them; methods by their labels."""
+    """Return a row per run, as `benchmarks.cpu_races` has them."""
     return [
         {
             "race": RACE,
-            "method": label_of(name),
+            "method": name,
             "seed": seed,
             "target": TARGET,
             "seconds": reached(curve),
@@ -171,14 +155,14 @@ class CapturedSteps:
     def set_up(self, method: str) -> None:
         """Compile and capture the step of a method."""
         begin = now(self.args.device)
-        self.tasks[method] = made(method, 0, self.args)
+        self.tasks[method] = made(method, 0, self.args.data, self.args.device)
         self.tasks[method].step(0)
         self.setup += now(self.args.device) - begin
 
 
 def trained(seed: int, args: argparse.Namespace) -> DVAETask:
     """Return the task after some epochs with RLOO(2)."""
-    task = made("RLOO-S", seed, args)
+    task = made("RLOO(2)", seed, args.data, args.device)
     for i in range(args.epochs * task.training.per_epoch):
         task.step(i)
     return task
@@ -186,62 +170,32 @@ def trained(seed: int, args: argparse.Namespace) -> DVAETask:
 
 def advise(args: argparse.Namespace) -> None:
     """Write what `catlog.advise` picks for every seed."""
-    table = Table(args.picks, ("race", "seed", "advice", "biased"), digits=4)
+    table = Table(args.picks, ("race", "seed", "biased"), digits=4)
     steps = CapturedSteps(args)
     for seed in args.seeds:
-        permissions = [
-            biased for biased in (False, True) if (RACE, seed, args.advice, biased) not in table
-        ]
+        permissions = [biased for biased in (False, True) if (RACE, seed, biased) not in table]
         if not permissions:
             continue
         task = trained(seed, args)
         images = task.train[task.training.index(0)]
         q = task.distribution(task.encoder(images), relaxed=False)
         f = task.reconstruction(images, relaxed=False)
-        function = (lambda x, f=f: f(x)) if args.without_table else f
 
         def penalty(q: Any, task: DVAETask = task) -> Tensor:
             return task.divergence(q.base_dist.logits)
 
         for biased in permissions:
             options = {"step": steps, "penalty": penalty, "clock": steps.clock}
-            row = pick(function, q, biased=biased, seed=seed, **options)
-            table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
-            print(
-                f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "
-                f"{', '.join(steps.tasks)}",
-                flush=True,
-            )
-
-
-def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
-    """Return the methods, and the picks of `catlog.advise` in this race that are not among them."""
-    names = {label_of(name): name for name in [*RACERS, *methods]}
-    labels_of_picks = [str(row["pick"]) for row in picks if row["race"] == RACE]
-    chosen = [names.get(text, text) for text in labels_of_picks]
-    return list(dict.fromkeys([*methods, *chosen]))
-
-
-def print_summary(rows: list[Row], target: float) -> None:
-    for name, runs in curves(rows).items():
-        seconds = [reached(curve, target) for curve in runs.values()]
-        times = ", ".join("-" if second is None else f"{second:.2f}" for second in seconds)
-        last = [curve[-1] for curve in runs.values()]
-        step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
-        lowest = mean(min(row["train"] for row in curve) for curve in runs.values())
-        print(
-            f"{name:20}{step_ms:8.4f} ms/step{mean(row['step'] for row in last):9.0f} steps  "
-            f"target after {times} s; lowest {lowest:.2f}"
-        )
+            row = pick(f, q, biased=biased, seed=seed, **options)
+            set_up = f"{', '.join(steps.tasks)} set up in {steps.setup:.0f} s"
+            table.add([{"race": RACE, "seed": seed, **row}], set_up)
 
 
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--data", default="mnist")
-    parser.add_argument("--methods", nargs="*", default=list(RACERS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--target", type=float, default=TARGET)
+    add_options(parser, data="mnist", methods=METHODS, seeds=[0, 1, 2], target=TARGET)
+    add_options(parser, picks=RESULTS / "speed" / "advice_picks.csv")
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
     parser.add_argument(
         "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
@@ -251,14 +205,10 @@ def main() -> None:
         "--epochs", type=int, default=5, help="epochs before the advice, with RLOO(2)"
     )
     parser.add_argument("--compile", action="store_true", help="compile steps, do not race")
-    parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
-    parser.add_argument(
-        "--without-table", action="store_true", help="f is a plain function for the pilot"
-    )
+    parser.add_argument("--advice", action="store_true", help="write picks, do not race")
     parser.add_argument("--race-picks", action="store_true", help="race what --picks holds, too")
-    parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
-    if args.advice is not None:
+    if args.advice:
         advise(args)
         return
     if args.compile:
@@ -271,19 +221,13 @@ def main() -> None:
         args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6
     )
     picks = records.read(args.picks) if args.race_picks else []
-    for seed, name in product(args.seeds, with_picks(args.methods, picks)):
+    names = args.methods + [row["pick"] for row in selected(picks, race=RACE)]
+    for seed, name in product(args.seeds, dict.fromkeys(names)):
         if (name, seed) in table:
             continue
         curve = race(name, seed, args)
         table.add(curve)
-        seconds, last = reached(curve, args.target), curve[-1]
-        outcome = f"target after {seconds:.2f} s" if seconds is not None else "target not reached"
-        print(
-            f"{name:18} seed {seed}: {outcome}; bound {last['train']:.2f} after "
-            f"{last['seconds']:.1f} s, {last['step']} steps, set-up {last['setup']:.1f} s",
-            flush=True,
-        )
-    print_summary(table.rows, args.target)
+        show(f"{name}, seed {seed}", [{**curve[-1], "target after": reached(curve, args.target)}])
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 import catlog
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 from .turns import median_ratio, seconds_in_turns
 
 SHAPES = [(32, 10), (100, 20, 10), (100, 200, 10)]
@@ -45,20 +45,17 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
     weight = torch.randn(shape, generator=generator).to(device)
-    draws = methods()
-    calls = max(1, 20_000 // logits.numel())
 
-    def steps(draw: Draw) -> None:
-        for _ in range(calls):
-            torch.autograd.grad((draw(logits) * weight).sum(), logits)
+    def step(draw: Draw) -> None:
+        torch.autograd.grad((draw(logits) * weight).sum(), logits)
 
-    named_steps = {name: partial(steps, draw) for name, draw in draws.items()}
-    times = seconds_in_turns(named_steps, rounds, warm_up=3)
+    steps = {name: partial(step, draw) for name, draw in methods().items()}
+    times = seconds_in_turns(steps, rounds, warm_up=3, least=0.01)
     return [
         {
             "shape": " x ".join(map(str, shape)),
             "method": name,
-            "ms": 1000 * median(took) / calls,
+            "ms": 1000 * median(took),
             "ratio": median_ratio(took, times[REFERENCE]),
         }
         for name, took in times.items()
@@ -66,16 +63,11 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__)
+    parser = table_parser(__doc__, quick=False, rounds=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=200)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    table = Table(args.output or RESULTS / "speed" / f"sample_{args.device}.csv", ("shape",))
+    args, table = opened(parser, "speed/sample_{device}.csv", "shape")
     for shape in SHAPES:
-        rows = measure(shape, args.device, args.rounds)
-        table.add(rows)
-        show(" x ".join(map(str, shape)), rows)
+        table.add(measure(shape, args.device, args.rounds), " x ".join(map(str, shape)))
 
 
 if __name__ == "__main__":

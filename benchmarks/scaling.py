@@ -34,8 +34,8 @@ from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
 from catlog.problems.mlp import mlp
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, selected, show
+from .command_line import opened, table_parser
+from .tables import Row, grouped
 from .turns import seconds_in_turns, spread
 
 SLEEP = 0.005  # seconds
@@ -47,7 +47,7 @@ def compared(section: str, case: str, times: Mapping[Any, list[float]], **more: 
     for processes, seconds in times.items():
         key = {"section": section, "case": case, "processes": processes}
         speedup = median(next(iter(times.values()))) / median(seconds)
-        row = {**key, **spread([1000 * second for second in seconds]), "speedup": speedup}
+        row = {**key, **spread(seconds), "speedup": speedup}
         rows.append(row | (more if processes != 1 else {}))
     return rows
 
@@ -210,9 +210,7 @@ PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
 
 
 def main() -> None:
-    parser = table_parser(
-        __doc__, quick="tiny sizes, for the tests; files only in a given --output"
-    )
+    parser = table_parser(__doc__)
     parser.add_argument(
         "--rounds", type=int, default=None, help="measurements of every row (11; 2 with --quick)"
     )
@@ -224,17 +222,12 @@ def main() -> None:
         metavar="PART",
         help=", ".join(PARTS),
     )
-    args = parser.parse_args()
+    args, table = opened(parser, "scaling/scaling.csv", "section")
     os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
     rounds = args.rounds or (2 if args.quick else 11)
-    path = output_of(args, "scaling", "scaling.csv")
-    table = Table(path, ("section",))
     for name in args.only:
-        rows = PARTS[name](rounds, args.quick)
-        for section in dict.fromkeys(row["section"] for row in rows):
-            show(section, selected(rows, section=section))
-        table.add(rows)
+        for section, rows in grouped(PARTS[name](rounds, args.quick), "section").items():
+            table.add(rows, section)
 
 
 if __name__ == "__main__":

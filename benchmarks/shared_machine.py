@@ -19,19 +19,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli, Independent
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
+from catlog.functions import BernoulliCrossEntropy
+from catlog.problems.mlp import mlp
 
-from .command_line import table_parser
+from .command_line import opened, table_parser
 from .speed.literal import literal_indecater
-from .tables import RESULTS, Row, Table, show
+from .tables import Row
 from .turns import median_ratio, seconds_in_turns
 
 LITERAL = "literal formula"
@@ -39,30 +39,20 @@ WAITING = {"spins": {}, "sleeps": {"OMP_WAIT_POLICY": "passive"}}
 METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "8192": 8192, "16384": 16384}
 
 
-def step(batch: int, variables: int) -> dict[str, Callable[[], None]]:
+def steps_of_methods(batch: int, variables: int) -> dict[str, Callable[[], None]]:
     """Return the steps of all methods, with the same decoder and images."""
     torch.manual_seed(0)
-    sizes = (variables, 256, 384, 784)
-    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-    decoder = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
-    images = torch.rand(batch, sizes[-1]).round()
-    logits = torch.randn(batch, variables)
+    decoder = mlp(variables, 256, 384, 784)
+    head = BernoulliCrossEntropy(torch.rand(batch, 784).round())
+    logits = torch.randn(batch, variables, requires_grad=True)
 
-    def f(z: Tensor) -> Tensor:
-        pixels = decoder(z)
-        target = images.expand(pixels.shape)
-        return binary_cross_entropy_with_logits(pixels, target, reduction="none").sum(-1)
+    def step(estimate: Callable[..., Tensor]) -> None:
+        q = Independent(Bernoulli(logits=logits), 1)
+        estimate(lambda z: head(decoder(z)), q).mean().backward()
 
-    def made(estimate: Callable[..., Tensor]) -> Callable[[], None]:
-        def call() -> None:
-            leaf = logits.clone().requires_grad_()
-            estimate(f, Independent(Bernoulli(logits=leaf), 1)).mean().backward()
-
-        return call
-
-    steps = {LITERAL: made(literal_indecater)}
+    steps = {LITERAL: partial(step, literal_indecater)}
     for name, size in METHODS.items():
-        steps[f"IndeCateR, {name}"] = made(catlog.IndeCateR(2, chunk_size=size))
+        steps[f"IndeCateR, {name}"] = partial(step, catlog.IndeCateR(2, chunk_size=size))
     return steps
 
 
@@ -81,7 +71,7 @@ def busy_loops(count: int) -> Iterator[None]:
 def measure(waiting: str, busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
     """Return a row per number of threads and method, in a process with this way of waiting."""
     cores = os.cpu_count() or 1
-    steps = step(batch, variables)
+    steps = steps_of_methods(batch, variables)
     keys = [(threads, name) for threads in sorted({1, cores}) for name in steps]
 
     def call(threads: int, name: str) -> None:
@@ -102,24 +92,20 @@ def measure(waiting: str, busy: int, rounds: int, batch: int, variables: int) ->
 
 
 def main() -> None:
-    parser = table_parser(__doc__, output=RESULTS / "speed" / "shared_machine.csv")
+    parser = table_parser(__doc__, quick=False, rounds=11, batch=50, variables=200)
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1], help="numbers of loops")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--variables", type=int, default=200)
     parser.add_argument("--waiting", choices=list(WAITING), help="only this, in this process")
-    options = parser.parse_args()
+    key = ("waiting", "busy", "threads", "method")
+    options, table = opened(parser, "speed/shared_machine.csv", *key)
     if options.waiting is None:
         command = [sys.executable, "-m", "benchmarks.shared_machine", *sys.argv[1:]]
         for name, settings in WAITING.items():
             environment = os.environ | settings
             subprocess.run([*command, "--waiting", name], env=environment, check=True)
         return
-    table = Table(options.output, ("waiting", "busy", "threads", "method"))
     for busy in options.busy:
         rows = measure(options.waiting, busy, options.rounds, options.batch, options.variables)
-        table.add(rows)
-        show(f"{busy} busy loops, a waiting thread {options.waiting}", rows)
+        table.add(rows, f"{busy} busy loops, a waiting thread {options.waiting}")
 
 
 if __name__ == "__main__":

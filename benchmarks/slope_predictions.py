@@ -24,8 +24,8 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 from .temperatures import CATEGORIES, VARIABLES, Autoencoder, trained
 
 ESTIMATORS: list[SlopeEstimator] = [
@@ -95,11 +95,8 @@ def measure(model: Autoencoder, images: Tensor, steps: int, draws: int) -> list[
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="few steps, for the tests")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "slope_predictions.csv")
-    table = Table(path, ("estimator", "steps"))
+    parser = table_parser(__doc__)
+    args, table = opened(parser, "quality/slope_predictions.csv", "estimator", "steps")
     data = load("mnist-5000")
     train, test = data.train.round(), data.test.round()
     model, done = Autoencoder(0), 0
@@ -107,8 +104,7 @@ def main() -> None:
         trained(model, catlog.ReinMax(), train, steps - done, seed=steps)
         done = steps
         rows = measure(model, test[:20], steps, draws=2 if args.quick else 50)
-        table.add(rows)
-        show(f"after {steps} steps", rows)
+        table.add(rows, f"after {steps} steps")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Where the time of a captured training step goes on a GPU: its kernels, one after the other.
 
     python -m benchmarks.step_kernels       # needs a GPU; writes two files in results/speed
-    python -m benchmarks.step_kernels --methods ReinMax-8 "SlopeCateR(8, corrections=1)"
+    python -m benchmarks.step_kernels --methods "ReinMax(8)" "SlopeCateR(8, corrections=1)"
 
 The steps are those of `benchmarks.race`. They are timed in turn, 1,500 at a time, and the median of
 five rounds is written to captured_steps_cuda.csv. Then one step of each is profiled, and
@@ -9,7 +9,6 @@ captured_kernels_cuda.csv has its kernels: start and duration in microseconds.
 """
 
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -17,23 +16,19 @@ from torch.profiler import ProfilerActivity, profile
 
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import argument_parser
+from .command_line import add_options, argument_parser
 from .race import made
 from .tables import RESULTS, Row, Table
 from .turns import seconds_in_turns
 
-METHODS = (
-    "ReinMax-8",
-    "SlopeCateR(8, corrections=1)",
-    "SlopeCateR(8, corrections=2)",
-    "SlopeCateR(8)",
-)
+METHODS = ["ReinMax(8)", "SlopeCateR(8, corrections=1)", "SlopeCateR(8, corrections=2)"]
+METHODS += ["SlopeCateR(8)"]
 ROUNDS, STEPS = 5, 1500
 
 
-def steps_of(task: DVAETask, count: int) -> None:
-    """Make training steps."""
-    for i in range(count):
+def steps_of(task: DVAETask, count: int, first: int = 0) -> None:
+    """Make training steps, from the batch of iteration ``first`` on."""
+    for i in range(first, first + count):
         task.step(i)
 
 
@@ -72,20 +67,14 @@ def kernels(name: str, task: DVAETask) -> list[Row]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS))
-    parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
+    add_options(parser, methods=METHODS, folder=RESULTS / "speed")
     args = parser.parse_args()
-    args.data, args.device = "mnist", "cuda"
-    tasks = {name: made(name, 0, args) for name in args.methods}
-    times = Table(args.folder / "captured_steps_cuda.csv", ("method",), digits=4)
-    for row in step_times(tasks):
-        times.add([row])
-        print(f"{row['method']:35}{row['ms']:.4f} ms ({row['least']:.4f} to {row['most']:.4f})")
-    profiles = Table(args.folder / "captured_kernels_cuda.csv", ("method", "kernel"), digits=4)
+    tasks = {name: made(name, 0, "mnist", "cuda") for name in args.methods}
+    times = Table(args.folder / "captured_steps_cuda.csv", ("method",))
+    times.add(step_times(tasks), "milliseconds of a step")
+    profiles = Table(args.folder / "captured_kernels_cuda.csv", ("method",))
     for name, task in tasks.items():
-        rows = kernels(name, task)
-        profiles.add(rows)
-        print(f"{name:35}{len(rows)} kernels, {sum(row['us'] for row in rows):.1f} us of work")
+        profiles.add(kernels(name, task), f"kernels of {name}")
 
 
 if __name__ == "__main__":

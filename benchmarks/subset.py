@@ -28,7 +28,7 @@ import catlog
 from catlog.distributions import gumbel_top_k
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table
 from .turns import median_ratio, seconds_in_turns
 
 IMPOSSIBLE = -1e30
@@ -150,20 +150,15 @@ def stability(d: int, k: int, batch: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="tiny sizes, for the tests")
-    parser.add_argument("--repeats", type=int, default=11)
+    parser = table_parser(__doc__, repeats=11)
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (30, 5, 4) if args.quick else (1000, 50, 100)
     folder = output_of(args, "subset")
-    rows = speed(*sizes, repeats=2 if args.quick else args.repeats)
-    show("Milliseconds", rows)
-    errors = stability(*sizes)
-    show("Rounding error of float32", errors)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        Table(folder / "speed_cpu.csv", ("what", "how")).add(rows)
-        Table(folder / "stability.csv", ("how", "logits")).add(errors)
+    times = Table(folder and folder / "speed_cpu.csv", ("what", "how"))
+    times.add(speed(*sizes, repeats=2 if args.quick else args.repeats), "Milliseconds")
+    errors = Table(folder and folder / "stability.csv", ("how", "logits"))
+    errors.add(stability(*sizes), "Rounding error of float32")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ wall time on a GPU.
 On a GPU the models of all seeds are trained in one captured step, so `seconds` is that of all
 together. They share no parameters, and their gradients are those of separate runs.
 
-The file is written at every evaluation, and the state of a run beside it (`*.pt`, removed at the
-end). The same command continues where it was interrupted, or stopped by `--limit`. Finished runs
-are not repeated.
+The file is written after every run. Runs that it holds are not repeated, and interrupted ones start
+again.
 
 I-MLE (Niepert et al., 2021) is as published: perturb-and-MAP with sum-of-Gamma noise, a step of
 `--step` on the logits, and the difference of the two top-k sets. It samples approximately, so it is
@@ -30,22 +29,22 @@ draws, so its logits stay small, and `loss` is not fair to it.
 import argparse
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import product
 from math import log
-from pathlib import Path
-from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
-from catlog.data import load
+from catlog.data import Images, load
 from catlog.distributions import Subset
 from catlog.estimator import Function
+from catlog.experiments.stacked import StackedMLP
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, selected, show
+from .command_line import opened, table_parser
+from .tables import Row
 
 TERMS = 10  # of the sum of Gamma variables, as published
 BATCH = 100
@@ -84,26 +83,16 @@ class PerturbAndMap:
         return fx.mean(0) + shift - shift.detach()
 
 
-class Linear(nn.Module):
-    """A linear layer of several models: inputs ``[..., models, batch, i]``."""
-
-    def __init__(self, layers: list[nn.Linear]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
-        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias.unsqueeze(-2)
-
-
-def network(seeds: list[int], offset: int, *sizes: int) -> nn.Sequential:
-    """Return networks with one hidden layer, the initial values of each by its own seed."""
-    layers = []
-    for seed in seeds:
+def network(seeds: list[int], offset: int, *sizes: int) -> StackedMLP:
+    """Return networks that share nothing, the initial values of each by its own seed."""
+    stack = StackedMLP(len(seeds), sizes)
+    for i, seed in enumerate(seeds):
         torch.manual_seed(2 * seed + offset)
-        layers.append([nn.Linear(i, o) for i, o in pairwise(sizes)])
-    first, second = zip(*layers, strict=True)
-    return nn.Sequential(Linear(list(first)), nn.ReLU(), Linear(list(second)))
+        for weight, bias in zip(stack.weights, stack.biases, strict=True):
+            layer = nn.Linear(*weight.shape[1:])
+            weight.data[i] = layer.weight.data.T
+            bias.data[i] = layer.bias.data
+    return stack
 
 
 class Autoencoder(nn.Module):
@@ -115,7 +104,7 @@ class Autoencoder(nn.Module):
         self.encoder = network(seeds, 0, len(mean), hidden, d)
         self.decoder = network(seeds, 1, d, hidden, len(mean))
         # The decoder starts at the mean image, so that no code is better for all.
-        self.decoder[-1].bias.data.copy_(mean.clamp(0.01, 0.99).logit())
+        self.decoder.biases[-1].data.copy_(mean.clamp(0.01, 0.99).logit())
 
     def code(self, images: Tensor) -> Subset:
         return Subset(self.encoder(images), self.k, validate_args=False)
@@ -127,7 +116,7 @@ class Autoencoder(nn.Module):
         return binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
 
 
-def estimators(samples: int, step: float) -> dict[str, object]:
+def estimators(samples: int, step: float) -> dict[str, Any]:
     return {
         "RLOO": catlog.RLOO(samples, validate=False),
         "CritiCateR": catlog.CritiCateR(samples, validate=False),
@@ -136,190 +125,75 @@ def estimators(samples: int, step: float) -> dict[str, object]:
     }
 
 
-@dataclass
-class Training:
-    """The models of some seeds, trained by one estimator.
+def clock(device: str) -> float:
+    """Return the CPU time, or the time on a GPU."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
-    Attributes:
-        name: of the estimator.
-        E: the estimator.
-        model: all models.
-        train: training images.
-        test: test images.
-        lr: of Adam.
-        seeds: one for each model.
-        captured: whether a step on a GPU is captured in a CUDA graph.
-    """
 
-    name: str
-    E: object
-    model: Autoencoder
-    train: Tensor
-    test: Tensor
-    lr: float
-    seeds: list[int]
-    captured: bool = True
+def train(
+    model: Autoencoder, E: Any, data: Images, seeds: list[int], args: argparse.Namespace
+) -> list[Row]:
+    """Train the models of some seeds by one estimator, and return a row per seed and evaluation."""
+    train, test = data.train.to(args.device), data.test.to(args.device)
+    optimiser = torch.optim.Adam(model.parameters(), args.lr, capturable=train.is_cuda)
 
-    def __post_init__(self) -> None:
-        capturable = self.train.is_cuda and self.captured
-        self.optimiser = torch.optim.Adam(self.model.parameters(), self.lr, capturable=capturable)
-        self.step = catlog.compiled_step(self._loss, self.optimiser, compile=False)
-        self.done = 0
-        self.seconds = 0.0
-
-    def _loss(self, images: Tensor) -> Tensor:
-        """Return losses ``[models, batch]`` whose mean is the sum of the models' mean losses."""
-        q = self.model.code(images)
-        estimate: Tensor = self.E(lambda x: self.model.loss(x, images), q)  # type: ignore[operator]
-        return len(self.seeds) * estimate
-
-    def _clock(self) -> float:
-        if not self.train.is_cuda:
-            return time.process_time()
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def run(self, steps: int) -> None:
-        """Make steps of 100 images for each model."""
-        begin = self._clock()
-        for _ in range(steps):
-            shape = (len(self.seeds), BATCH)
-            chosen = torch.randint(len(self.train), shape, device=self.train.device)
-            self.step(self.train[chosen])
-        self.done += steps
-        self.seconds += self._clock() - begin
+    def losses(images: Tensor) -> Tensor:
+        """Return ``[models, batch]`` numbers whose mean is the sum of the models' mean losses."""
+        return len(seeds) * E(lambda x: model.loss(x, images), model.code(images))
 
     @torch.no_grad()
-    def evaluate(self) -> list[Row]:
-        images = self.test.expand(len(self.seeds), *self.test.shape)
-        q = self.model.code(images)
-        loss = self.model.loss(q.sample((1,)), images).mean((0, 2)).tolist()
-        likeliest = self.model.loss(top_k(q.logits, self.model.k)[None], images).mean((0, 2))
+    def evaluated() -> list[Row]:
+        images = test.expand(len(seeds), *test.shape)
+        q = model.code(images)
+        drawn = model.loss(q.sample((1,)), images).mean((0, 2)).tolist()
+        likeliest = model.loss(top_k(q.logits, model.k)[None], images).mean((0, 2)).tolist()
         return [
-            {
-                "estimator": self.name,
-                "lr": self.lr,
-                "seed": seed,
-                "step": self.done,
-                "loss": loss[i],
-                "loss_likeliest": float(likeliest[i]),
-                "seconds": self.seconds,
-            }
-            for i, seed in enumerate(self.seeds)
+            {"lr": args.lr, "seed": seed, "step": done, "loss": loss, "loss_likeliest": least}
+            | {"seconds": seconds}
+            for seed, loss, least in zip(seeds, drawn, likeliest, strict=True)
         ]
 
-    def save(self, path: Path) -> None:
-        state = {
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "random": torch.get_rng_state(),
-            "done": self.done,
-            "seconds": self.seconds,
-        }
-        new = path.with_suffix(".new")
-        torch.save(state, new)
-        new.replace(path)
-
-    def resume(self, path: Path) -> None:
-        state = torch.load(path, map_location=self.train.device)
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["random"].cpu())
-        self.done, self.seconds = state["done"], state["seconds"]
-
-
-def train(training: Training, steps: int, every: int, table: Table, deadline: float) -> None:
-    """Train for ``steps``, or until the deadline, and write a row every ``every`` steps."""
-    path = None
-    if table.path is not None:
-        seeds = "-".join(map(str, training.seeds))
-        label = f"{training.name}_{training.lr:g}_{seeds}"
-        path = table.path.with_name(f"{table.path.stem}.{label}.pt")
-    if path is not None and path.exists():
-        training.resume(path)
-        print(f"{training.name}: continues after {training.done} steps", flush=True)
-    else:
-        table.add(training.evaluate())
-    while training.done < steps:
-        training.run(min(every, steps - training.done))
-        rows = training.evaluate()
-        table.add(rows)
-        if path is not None:
-            training.save(path)
-        losses = " ".join(f"{row['loss_likeliest']:.1f}" for row in rows)
-        print(
-            f"{training.name:12} step {training.done:5}  {losses} nats  {training.seconds:.0f} s"
-            f"  {training.step.mode}",
-            flush=True,
-        )
-        if time.perf_counter() > deadline:
-            break
-    if path is not None and training.done >= steps:
-        path.unlink(missing_ok=True)
-
-
-def parsed_arguments() -> argparse.Namespace:
-    parser = table_parser(__doc__, quick="a few steps, for the tests")
-    parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--names", nargs="+", default=["RLOO", "CritiCateR", "SIMPLE", "I-MLE"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--every", type=int, help="steps between evaluations; default: steps / 6")
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument(
-        "--together",
-        action=argparse.BooleanOptionalAction,
-        help="train the models of all seeds in one step; default: on a GPU",
-    )
-    parser.add_argument("--eager", action="store_true", help="capture no step in a CUDA graph")
-    parser.add_argument("--limit", type=float, default=1e9, help="seconds after which to stop")
-    return parser.parse_args()
+    step = catlog.compiled_step(losses, optimiser, compile=False)
+    done, seconds = 0, 0.0
+    rows = evaluated()
+    while done < args.steps:
+        begin, count = clock(args.device), min(args.every, args.steps - done)
+        for _ in range(count):
+            chosen = torch.randint(len(train), (len(seeds), BATCH), device=args.device)
+            step(train[chosen])
+        done += count
+        seconds += clock(args.device) - begin
+        rows += evaluated()
+        texts = " ".join(f"{row['loss_likeliest']:.1f}" for row in rows[-len(seeds) :])
+        print(f"step {done:5}  {texts} nats  {seconds:.0f} s  {step.mode}", flush=True)
+    return rows
 
 
 def main() -> None:
-    args = parsed_arguments()
-    deadline = time.perf_counter() + args.limit
-    torch.set_num_threads(1)
+    names = ["RLOO", "CritiCateR", "SIMPLE", "I-MLE"]
+    options = {"device": "cpu", "names": names, "seeds": [0, 1], "steps": 300, "samples": 8}
+    parser = table_parser(__doc__, **options, lr=1e-3)
+    parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
+    parser.add_argument("--every", type=int, help="steps between evaluations; default: steps / 6")
+    parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
+    key = ("estimator", "lr", "seed", "step")
+    args, table = opened(parser, "subset/autoencoder.csv", *key)
     sizes = (16, 12, 3) if args.quick else (128, 40, 10)
-    steps = 4 if args.quick else args.steps
-    every = args.every or max(1, steps // 6)
-    path = output_of(args, "subset", "autoencoder.csv")
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    args.steps = 4 if args.quick else args.steps
+    args.every = args.every or max(1, args.steps // 6)
     data = load(args.data)
-    images, test = data.train.to(args.device), data.test.to(args.device)
-    table = Table(path, ("estimator", "lr", "seed", "step"))
     # On a GPU a step takes as long for several models as for one.
-    together = args.device != "cpu" if args.together is None else args.together
-    groups = [args.seeds] if together else [[seed] for seed in args.seeds]
-    for seeds in groups:
-        for name in args.names:
-            is_finished = all((name, args.lr, seed, steps) in table for seed in seeds)
-            if is_finished or time.perf_counter() > deadline:
-                continue
-            E = estimators(args.samples, args.step)[name]
-            model = Autoencoder(images.mean(0).cpu(), *sizes, seeds).to(args.device)
-            torch.manual_seed(seeds[0])
-            training = Training(name, E, model, images, test, args.lr, seeds, not args.eager)
-            train(training, steps, every, table, deadline)
-    last = selected(table.rows, step=steps, lr=args.lr)
-    show(
-        f"Loss after {steps} steps, nats per test image",
-        [
-            {
-                "estimator": name,
-                "likeliest code": mean(row["loss_likeliest"] for row in runs),
-                "a draw": mean(row["loss"] for row in runs),
-                "seeds": len(runs),
-                "seconds": mean(row["seconds"] for row in runs),
-            }
-            for name in args.names
-            if (runs := selected(last, estimator=name))
-        ],
-    )
+    groups = [[seed] for seed in args.seeds] if args.device == "cpu" else [args.seeds]
+    for seeds, name in product(groups, args.names):
+        if all((name, args.lr, seed, args.steps) in table for seed in seeds):
+            continue
+        model = Autoencoder(data.train.mean(0), *sizes, seeds).to(args.device)
+        torch.manual_seed(seeds[0])
+        rows = train(model, estimators(args.samples, args.step)[name], data, seeds, args)
+        table.add([{"estimator": name, **row} for row in rows])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Tables of results: printed, and as CSV files that grow while they are measured."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import log
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from catlog.experiments import records
@@ -29,14 +31,19 @@ class Table:
     def __contains__(self, values: tuple[object, ...]) -> bool:
         return any(self._key(row) == values for row in self.rows)
 
-    def add(self, rows: list[Row]) -> None:
-        """Add rows, in place of those that measured the same, and write the file."""
+    def add(self, rows: list[Row], title: str = "") -> None:
+        """Add rows, in place of those that measured the same, and write the file.
+
+        With a title they are printed as well.
+        """
         replaced = {self._key(row) for row in rows}
         self.rows = [row for row in self.rows if self._key(row) not in replaced] + rows
         if self.path is not None:
             self.columns += [name for row in rows for name in row if name not in self.columns]
             ordered = [{name: row.get(name) for name in self.columns} for row in self.rows]
             records.write(ordered, self.path, digits=self.digits)
+        if title:
+            show(title, rows)
 
     def _key(self, row: Row) -> tuple[object, ...]:
         cells = (row.get(column) for column in self.key)
@@ -61,10 +68,29 @@ def grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
     return groups
 
 
+def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
+    """Return the rows by the values of these columns, which no two rows share."""
+    return {tuple(row[column] for column in columns): row for row in rows}
+
+
+def exponent(sizes: Iterable[float], costs: Iterable[float]) -> float:
+    """Return e of cost = constant * size^e, by least squares on the logarithms.
+
+    >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    return linear_regression(list(map(log, sizes)), list(map(log, costs))).slope
+
+
+def columns_with_values(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that are not empty in every row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(row.get(name) is not None for row in rows)]
+
+
 def show(title: str, rows: list[Row]) -> None:
     """Print rows as a table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if any(row.get(name) is not None for row in rows)]
+    names = columns_with_values(rows)
     lines = [names, *([cell_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")

@@ -27,8 +27,8 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .command_line import opened, table_parser
+from .tables import Row
 
 VARIABLES, CATEGORIES, HIDDEN = 4, 8, 256
 TEMPERATURES = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5)
@@ -152,11 +152,8 @@ def training(
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="few steps, for the tests")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    path = output_of(args, "quality", "temperatures.csv")
-    table = Table(path, ("section", "estimator", "steps", "seed"))
+    key = ("section", "estimator", "steps", "seed")
+    args, table = opened(table_parser(__doc__), "quality/temperatures.csv", *key)
     data = load("mnist-5000")
     train, test = data.train.round(), data.test.round()
     stages, repeats, length, seeds = (
@@ -172,14 +169,11 @@ def main() -> None:
         trained(model, catlog.ReinMax(), train, steps - done, seed=steps)
         done = steps
         rows = gradients(model, test[:20], steps, repeats, named)
-        table.add(rows)
-        show(f"after {steps} steps", rows)
+        table.add(rows, f"after {steps} steps")
     for seed in range(seeds):
         for name, E in list(named.items())[:TRAINED]:
             if ("training", name, length, seed) not in table:
-                row = training(name, E, train, test, length, seed)
-                table.add([row])
-                show(name, [row])
+                table.add([training(name, E, train, test, length, seed)], name)
 
 
 if __name__ == "__main__":

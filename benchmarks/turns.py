@@ -16,17 +16,27 @@ def seconds_in_turns(
     *,
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    least: float = 0.0,
 ) -> dict[Key, list[float]]:
-    """Return the seconds of every call in each round, after rounds that do not count."""
+    """Return the seconds of every call in each round, after rounds that do not count.
+
+    A measurement of a short call makes as many calls as fit into ``least`` seconds, at most 100,
+    and is their mean.
+    """
     times: dict[Key, list[float]] = {key: [] for key in calls}
+    counts = dict.fromkeys(calls, 1)
     for turn in range(-warm_up, rounds):
         for key, call in calls.items():
             synchronise()
             start = clock()
-            call()
+            for _ in range(counts[key] if turn >= 0 else 1):
+                call()
             synchronise()
+            seconds = clock() - start
             if turn >= 0:
-                times[key].append(clock() - start)
+                times[key].append(seconds / counts[key])
+            else:
+                counts[key] = max(1, min(100, int(least / max(1e-6, seconds))))
     return times
 
 
@@ -37,8 +47,9 @@ def synchronise() -> None:
 
 
 def spread(times: list[float]) -> dict[str, float]:
-    """Return the median, the shortest and the longest time, in milliseconds as they are given."""
-    return {"ms": median(times), "ms_min": min(times), "ms_max": max(times)}
+    """Return the median, the shortest and the longest of some seconds, in milliseconds."""
+    ms = [1000 * seconds for seconds in times]
+    return {"ms": median(ms), "ms_min": min(ms), "ms_max": max(ms)}
 
 
 def median_ratio(times: list[float], reference: list[float]) -> float:

@@ -8,32 +8,33 @@ What a run has reached after a number of steps does not depend on what else the 
 many runs at a time count steps (start NVIDIA's MPS before, `nvidia-cuda-mps-control -d`). The time
 of a step does depend on it, so the steps are timed alone, one estimator after the other. Seconds to
 a target are steps times the time of a step. A run ends at its lowest target, or after --seconds at
-the measured time of its steps. `count` and `time` stop at their --limit, and the same command
-continues: finished runs are not repeated, and unfinished ones start again.
+the measured time of its steps. `count` and `time` start nothing after their --limit, and the same
+command continues: what the file holds is not repeated, and unfinished runs start again.
 """
 
 import argparse
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import product
-from math import ceil
-from pathlib import Path
+from math import ceil, inf
 from statistics import median
 
 import torch
 from torch.distributions import Bernoulli, Independent
 
-from catlog.estimator import Kind
+from catlog.estimator import Kind, label
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
-from .command_line import argument_parser
-from .race import bounds, label_of, made, reached
+from .command_line import add_options, argument_parser
+from .cpu_races.judging import standings
+from .cpu_races.racers import estimator_of
+from .cpu_races.runs import in_processes
+from .race import bounds, made, reached
 from .step_kernels import steps_of
-from .tables import RESULTS, Row, Table, grouped, selected, show
+from .tables import RESULTS, Row, Table, grouped, show
 from .turns import seconds_in_turns
 
 DRAWS = (2, 4, 8, 16)
@@ -45,7 +46,7 @@ TARGETS = {
     "mnist": (("train", 100.0), ("train", 97.0), ("test", 102.0)),
     "fashion-mnist": (("train", 250.0), ("train", 247.0), ("test", 251.0)),
 }
-KEY = ("data", "method", "seed", "step")
+KEY = ("data", "method", "seed")
 
 
 def entrants() -> list[str]:
@@ -65,27 +66,21 @@ def entrants() -> list[str]:
         except (TypeError, ValueError):  # it has no number of draws, or not this one
             continue
         if evaluations <= MOST_EVALUATIONS:
-            labels.append(label_of(f"{name}({samples}{OPTIONS.get(name, '')})"))
+            labels.append(label(estimator_of(f"{name}({samples}{OPTIONS.get(name, '')})")))
     return list(dict.fromkeys(labels))
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train one model, and write its bounds after every epoch; the last row says that it ended."""
-    task = made(args.method, args.seed, args)
-    table = Table(args.output, KEY, digits=6)
-    key = {"data": args.data, "method": args.method, "seed": args.seed}
-    lowest = min(target for name, target in TARGETS[args.data] if name == "train")
-    last: Row = {"train": float("inf"), "step": 0}
-    while last["train"] > lowest and last["step"] < args.steps:
-        for i in range(last["step"], last["step"] + args.every):
-            task.step(i)
-        last = {**key, "step": last["step"] + args.every, **bounds(task), "is_last": False}
-        table.add([last])
-    table.add([{**last, "is_last": True}])
-
-
-def finished(rows: Sequence[Row]) -> set[tuple[object, ...]]:
-    return {(row["data"], row["method"], row["seed"]) for row in rows if row["is_last"]}
+def train(data: str, method: str, seed: int, steps: int, every: int, device: str) -> list[Row]:
+    """Train one model and return its bounds, a row per measurement."""
+    task = made(method, seed, data, device)
+    lowest = min(target for name, target in TARGETS[data] if name == "train")
+    rows: list[Row] = []
+    while not rows or (rows[-1]["train"] > lowest and rows[-1]["step"] < steps):
+        step = len(rows) * every
+        steps_of(task, every, step)
+        row = {"data": data, "method": method, "seed": seed, "step": step + every}
+        rows.append(row | bounds(task))
+    return rows
 
 
 def most_steps(seconds: float, ms: float | None, every: int) -> int | None:
@@ -98,76 +93,48 @@ def most_steps(seconds: float, ms: float | None, every: int) -> int | None:
 
 
 def count(args: argparse.Namespace) -> None:
-    """Run what is not finished, `jobs` at a time, and gather the curves in one file."""
-    begin, table = time.monotonic(), Table(args.output, KEY, digits=6)
+    """Make the runs that the file does not hold, `jobs` at a time."""
+    table = Table(args.output, KEY, digits=6)
     ms = {row["method"]: row["ms"] for row in Table(args.times, ("method",)).rows}
-    waiting = [
-        key
-        for key in product(args.data, args.methods or entrants(), args.seeds)
-        if key not in finished(table.rows)
-    ]
-    args.folder.mkdir(parents=True, exist_ok=True)
-    running: list[tuple[subprocess.Popen[bytes], Path]] = []
-    while (waiting or running) and time.monotonic() < begin + args.limit:
-        while waiting and len(running) < args.jobs:
-            data, method, seed = waiting.pop(0)
-            path = args.folder / f"{len(waiting)}.csv"
-            path.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "benchmarks.whole_race", "run", "--method", method]
-            command += ["--data", data, "--seed", str(seed), "--output", str(path)]
-            steps = most_steps(args.seconds, ms.get(method), args.every)
-            command += ["--device", args.device, "--steps", str(steps or args.steps)]
-            command += ["--every", str(args.every)]
-            running.append((subprocess.Popen(command), path))
-        time.sleep(0.2)
-        for process, path in list(running):
-            if process.poll() is not None:
-                running.remove((process, path))
-                if path.exists():
-                    table.add(records.read(path))
-                print(f"{time.monotonic() - begin:4.0f} s: {len(waiting)} wait", flush=True)
-    for process, _ in running:
-        process.terminate()
-        process.wait()
+    calls = []
+    for key in product(args.data, args.methods or entrants(), args.seeds):
+        if key not in table:
+            steps = most_steps(args.seconds, ms.get(key[1]), args.every) or args.steps
+            calls.append((*key, steps, args.every, args.device))
+    for _, rows in in_processes(train, calls, args.jobs, args.limit):
+        table.add(rows)
+        print(rows[-1], flush=True)
 
 
 def time_steps(args: argparse.Namespace) -> None:
     """Write the milliseconds of a captured step of every estimator, each alone."""
     begin, table = time.monotonic(), Table(args.output, ("method",), digits=4)
-    args.data = args.data[0]
     for method in args.methods or entrants():
         if (method,) in table or time.monotonic() > begin + args.limit:
             continue
-        run_steps = partial(steps_of, made(method, 0, args), args.every)
+        run_steps = partial(steps_of, made(method, 0, args.data[0], args.device), args.every)
         times = seconds_in_turns({method: run_steps}, 5)[method]  # the call before them compiles
         ms = 1000 * median(times) / args.every
         table.add([{"method": method, "ms": ms, "device": args.device}])
         print(f"{method:40}{ms:.4f} ms", flush=True)
 
 
-def steps_to(curve: Sequence[Row], name: str, target: float) -> float | None:
-    """Return the steps until a bound, linear between two measurements."""
-    ordered = sorted(curve, key=lambda row: row["step"])
-    return reached(ordered, target, unit="step", bound=name)
-
-
-def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]:
-    """Return, per estimator, the median seconds to every target, the first to the first on top."""
-    ms = {row["method"]: row["ms"] for row in times}
-    lines = []
-    for method in dict.fromkeys(row["method"] for row in rows if row["data"] == data):
-        runs = grouped(selected(rows, data=data, method=method), "seed")
-        line: Row = {"method": method, "seeds": len(runs), "ms": ms.get(method)}
-        for name, target in TARGETS[data]:
-            steps = [steps_to(run, name, target) for run in runs.values()]
-            known = [value for value in steps if value is not None]
-            is_reached = len(known) == len(steps) and line["ms"] is not None
-            seconds = median(known) * line["ms"] / 1000 if is_reached else None
-            line[f"{name} {target:g}"] = seconds
-        lines.append(line)
-    name, target = TARGETS[data][0]
-    first = f"{name} {target:g}"
-    return sorted(lines, key=lambda line: (line[first] is None, line[first] or 0.0))
+def summaries(rows: Sequence[Row], times: Sequence[Row]) -> list[Row]:
+    """Return a row per run and target, as `benchmarks.cpu_races` has them."""
+    seconds = {row["method"]: row["ms"] / 1000 for row in times}
+    return [
+        {
+            "race": f"{data}, {bound} {target:g}",
+            "method": method,
+            "seed": seed,
+            "seconds": steps and steps * seconds[method],
+            "trained": run[-1]["step"] * seconds[method],
+        }
+        for (data, method, seed), run in grouped(rows, "data", "method", "seed").items()
+        if method in seconds
+        for bound, target in TARGETS[data]
+        for steps in [reached(run, target, unit="step", bound=bound)]
+    ]
 
 
 def main() -> None:
@@ -175,33 +142,23 @@ def main() -> None:
     curves_file = RESULTS / "speed" / "whole_race_curves.csv"
     times_file = RESULTS / "speed" / "whole_race_times.csv"
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("run", help="one run (used by count)")
-    one.add_argument("--method", required=True)
-    one.add_argument("--seed", type=int, required=True)
-    one.add_argument("--data", required=True)
     several = commands.add_parser("count", help="steps to the bounds, many runs at a time")
-    several.add_argument("--seeds", nargs="+", type=int, default=[601])
-    several.add_argument("--jobs", type=int, default=12)
-    several.add_argument("--folder", type=Path, default=Path("runs/whole_race"))
-    several.add_argument("--times", type=Path, default=times_file)
+    add_options(several, seeds=[601], jobs=12, times=times_file)
     several.add_argument("--seconds", type=float, default=14.0, help="of a run, by its step time")
     alone = commands.add_parser("time", help="time of a step, one at a time")
-    for command in (several, alone):
-        command.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
+    for command, file in ((several, curves_file), (alone, times_file)):
+        add_options(command, data=["mnist", "fashion-mnist"], output=file, steps=60_000, every=600)
         command.add_argument("--methods", nargs="+", help="labels; default: all")
-        command.add_argument("--limit", type=float, default=1e9, help="seconds")
-    for command, file in ((one, curves_file), (several, curves_file), (alone, times_file)):
-        command.add_argument("--output", type=Path, default=file)
+        command.add_argument("--limit", type=float, default=inf, help="start nothing after seconds")
         command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-        command.add_argument("--steps", type=int, default=60_000)
-        command.add_argument("--every", type=int, default=600)
     commands.add_parser("show", help="who is first")
     args = parser.parse_args()
     if args.command == "show":
-        for data in ("mnist", "fashion-mnist"):
-            show(data, standings(records.read(curves_file), records.read(times_file), data))
+        runs = summaries(records.read(curves_file), records.read(times_file))
+        for race, entries in standings(runs).items():
+            show(race, [asdict(entry) for entry in entries])
         return
-    {"run": run, "count": count, "time": time_steps}[args.command](args)
+    {"count": count, "time": time_steps}[args.command](args)
 
 
 if __name__ == "__main__":

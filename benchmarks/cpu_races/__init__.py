@@ -2,10 +2,8 @@
 
     python -m benchmarks.cpu_races trial --jobs 15       # curves on seeds that do not judge
     python -m benchmarks.cpu_races targets               # chooses the targets from them
-    python -m benchmarks.cpu_races pilot --advice new    # what `catlog.advise` picks
-    python -m benchmarks.cpu_races run --jobs 15         # the races, with the picks in them
-    python -m benchmarks.cpu_races merge                 # writes results/speed/cpu_races.csv
-    python -m benchmarks.cpu_races judge                 # the best, and the picks beside it
+    python -m benchmarks.cpu_races pilot                 # what `catlog.advise` picks
+    python -m benchmarks.cpu_races run --jobs 15         # the races; results/speed/cpu_races.csv
 
 The races (races.py) are the MNIST-5000 autoencoder with 200 bits, the same with 20 one-hot
 variables of 10 categories, and hard attention. Batches of 100 images, Adam; start and batches
@@ -17,11 +15,11 @@ images with the same random numbers. A run ends at the target or after --limit C
 The targets are chosen before the judging seeds run: `trial` trains with other seeds and without a
 target, and `targets` takes the level that the second-best estimator has after 25 CPU seconds.
 
-Every run has a file of its own under --output, written while it trains. Finished runs are skipped,
-and interrupted ones start again. `--until S` starts no run later than S seconds from now.
+A run that ends is added to the file of --runs, and its thinned curve to that of --curves. Runs that
+the file holds are skipped, and interrupted ones start again. `run` also races the picks.
+`--until S` starts no run later than S seconds from now. docs/race.md names the best of every race,
+and compares the picks with it (`python docs/render.py race`).
 
 `pilot` calls `catlog.advise` with its default settings at the start of training, in a new process
-each time. It works with earlier versions of catlog too: with `PYTHONPATH=OLD/src` and
-`--advice old` it asks theirs. Earlier versions took IndeCateR with some 130 draws for cheap where f
-has its own table, and their pilot then takes minutes: `--without-table` gives them a plain f.
+each time.
 """

@@ -1,12 +1,12 @@
-"""Curves of runs: when they reached a target, and fewer points of them."""
+"""Curves of runs: when they reached a target, fewer points of them, and targets for later runs."""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isclose
+from math import ceil, floor, isclose
+from statistics import median
 
-from ..tables import Row
+from ..tables import Row, grouped, selected
 from .races import RACES
-from .runs import Record
 
 
 def seconds_to(
@@ -54,13 +54,32 @@ def thinned(curve: Sequence[Row], points: int) -> list[Row]:
     return kept
 
 
-def summary(record: Record) -> Row:
-    """Return the row of a run: `seconds` to the target, none if it was not reached."""
-    head, last = record.head, record.curve[-1]
-    reached = None
-    if head["target"] is not None:
-        reached = seconds_to(record.curve, head["target"], RACES[head["race"]].is_rising)
-    row = {"race": head["race"], "method": head["racer"], "seed": head["seed"]}
-    row |= {"target": head["target"], "seconds": reached, "trained": last["seconds"]}
-    row |= {"steps": last["step"], "value": last["value"]}
-    return row | {"cpu": head["cpu"], "torch": head["torch"]}
+def chosen_targets(trials: list[Row], seconds: float) -> list[Row]:
+    """Return a row per race: the level of the second-best estimator after `seconds`.
+
+    Levels are medians over seeds. A target is rounded to the easier side.
+    """
+    rows: list[Row] = []
+    for name, race in RACES.items():
+        curves = selected(trials, race=name)
+        levels = {
+            method: median(value_after(curve, seconds) for curve in grouped(runs, "seed").values())
+            for method, runs in grouped(curves, "method").items()
+        }
+        if len(levels) < 2:
+            continue
+        second = sorted(levels, key=levels.__getitem__, reverse=race.is_rising)[1]
+        to_easier_side = floor if race.is_rising else ceil
+        target = to_easier_side(levels[second] / race.grain) * race.grain
+        rows.append(
+            {
+                "race": name,
+                "target": round(target, 6),
+                "seconds": seconds,
+                "estimator": second,
+                "level": levels[second],
+                "seeds": " ".join(map(str, sorted(grouped(curves, "seed")))),
+                "estimators": len(levels),
+            }
+        )
+    return rows

@@ -16,7 +16,7 @@ from catlog.experiments.dvae import DVAETask
 from catlog.experiments.training import Training, adam
 from catlog.problems.mlp import mlp
 
-from .racers import Racer
+from .racers import estimator_of, settings_of
 
 BATCH = 100
 CPU = torch.device("cpu")
@@ -38,44 +38,31 @@ class Task(Protocol):
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
 
-    def measure(self) -> float:
+    def level(self) -> float:
         """Return the bound or the accuracy on the training images."""
 
     def problem(self) -> tuple[Callable[[Tensor], Tensor], Distribution]:
         """Return f and q of the first batch."""
 
 
-class Autoencoder:
+class Autoencoder(DVAETask):
     """The autoencoder of `catlog run dvae` on MNIST-5000, with a constant temperature."""
 
-    def __init__(self, racer: Racer, seed: int, **sizes: Any) -> None:
-        self.task = DVAETask(
-            DVAE(
-                seed=seed,
-                device="cpu",
-                compile="no",
-                batch=BATCH,
-                learning_rate=AUTOENCODER_RATE,
-                anneal=False,
-                gradient_repeats=0,
-                **racer.settings,
-                **sizes,
-            )
-        )
+    def __init__(self, method: str, seed: int, **sizes: Any) -> None:
+        settings: dict[str, Any] = {"device": "cpu", "compile": "no", "batch": BATCH}
+        settings |= {"learning_rate": AUTOENCODER_RATE, "anneal": False, "gradient_repeats": 0}
+        super().__init__(DVAE(seed=seed, **settings, **settings_of(method), **sizes))
 
     def use(self, E: Estimator) -> None:
-        self.task.E = E
+        self.E = E
 
-    def step(self, i: int) -> None:
-        self.task.step(i)
-
-    def measure(self) -> float:
-        return self.task.mean_bound(self.task.train, 1)
+    def level(self) -> float:
+        return self.mean_bound(self.train, 1)
 
     def problem(self) -> tuple[Callable[[Tensor], Tensor], Distribution]:
-        images = self.task.train[self.task.training.index(0)]
-        q = self.task.distribution(self.task.encoder(images), relaxed=False)
-        return self.task.reconstruction(images, relaxed=False), q
+        images = self.train[self.training.index(0)]
+        q = self.distribution(self.encoder(images), relaxed=False)
+        return self.reconstruction(images, relaxed=False), q
 
 
 @dataclass(frozen=True)
@@ -95,8 +82,8 @@ class HardAttention:
     multilinear in what is seen, so it is defined between the categories as well.
     """
 
-    def __init__(self, racer: Racer, seed: int) -> None:
-        self.E = racer.estimator()
+    def __init__(self, method: str, seed: int) -> None:
+        self.E = estimator_of(method)
         data = load("mnist-5000")
         images = data.train.view(-1, 1, 28, 28)
         self.thumbnails = avg_pool2d(images, 7).flatten(1)
@@ -140,7 +127,7 @@ class HardAttention:
         self.training.step(i)
 
     @torch.no_grad()
-    def measure(self) -> float:
+    def level(self) -> float:
         """Return the accuracy over all training images, with 8 draws each."""
         index = torch.arange(len(self.labels))
         q = self.glimpses(index)
@@ -165,17 +152,17 @@ class Race:
         is_rising: whether more is better.
     """
 
-    make: Callable[[Racer, int], Task]
+    make: Callable[[str, int], Task]
     grain: float
     is_rising: bool = False
 
 
-def bits(racer: Racer, seed: int) -> Task:
-    return Autoencoder(racer, seed)
+def bits(method: str, seed: int) -> Task:
+    return Autoencoder(method, seed)
 
 
-def one_hot(racer: Racer, seed: int) -> Task:
-    return Autoencoder(racer, seed, variables=20, categories=10, reads="one-hot")
+def one_hot(method: str, seed: int) -> Task:
+    return Autoencoder(method, seed, variables=20, categories=10, reads="one-hot")
 
 
 RACES = {
@@ -185,14 +172,14 @@ RACES = {
 }
 
 
-def started(race: str, racer: Racer, seed: int) -> Task:
+def started(race: str, method: str, seed: int) -> Task:
     """Return the task at its start, which depends on the race and the seed alone."""
     torch.manual_seed(seed)
-    return RACES[race].make(racer, seed)
+    return RACES[race].make(method, seed)
 
 
 def measured(task: Task) -> float:
     """Return the task's measure, with the same random numbers at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(MEASURING_SEED)
-        return task.measure()
+        return task.level()

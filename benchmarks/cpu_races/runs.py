@@ -1,22 +1,26 @@
-"""Runs: one process and one file each."""
+"""Runs: one process each, and the rows that they leave."""
 
-import json
 import multiprocessing
 import platform
 import re
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ..tables import Row
-from .racers import Racer
+from ..tables import Row, Table, selected
+from .curves import seconds_to, thinned
 from .races import RACES, measured, started
 
+KEY = ("race", "method", "seed")
 WARM_UP = 3
+CURVE_POINTS = 16  # of a run in the file of curves, which stays below 300 kB
 
 
 @dataclass(frozen=True)
@@ -24,22 +28,22 @@ class Run:
     """One training.
 
     Attributes:
-        race, racer, seed: what is trained, with which estimator (a label), from which start.
+        race, method, seed: what is trained, with which estimator (a label), from which start.
         target: the level at which it stops; None: only at the limit.
         limit: CPU seconds of training after which it stops.
         every: CPU seconds of training between two measurements.
     """
 
     race: str
-    racer: str
+    method: str
     seed: int
     target: float | None
     limit: float
     every: float
 
-    def path(self, folder: Path) -> Path:
-        name = re.sub(r"\W+", "-", self.racer).strip("-")
-        return folder / self.race / f"{name}-seed-{self.seed}.jsonl"
+    @property
+    def key(self) -> Row:
+        return {"race": self.race, "method": self.method, "seed": self.seed}
 
     def has_reached(self, value: float) -> bool:
         """Return whether a value is the target or better."""
@@ -47,78 +51,40 @@ class Run:
             return False
         return value >= self.target if RACES[self.race].is_rising else value <= self.target
 
+    def is_done(self, rows: list[Row]) -> bool:
+        """Return whether rows hold this run: at its target, or trained for as long."""
+        same = selected(rows, **self.key, target=self.target)
+        return any(row.get("seconds") is not None or row["trained"] >= self.limit for row in same)
 
-@dataclass(frozen=True)
-class Record:
-    """What the file of a run holds.
-
-    Attributes:
-        head: the run's fields, the processor and the version of torch.
-        curve: a row per measurement: step, seconds, value.
-        is_finished: whether the run came to its end.
-    """
-
-    head: Row
-    curve: list[Row]
-    is_finished: bool
-
-
-def read_record(path: Path) -> Record | None:
-    """Return the record in a file; None if there is no file, or nothing in it."""
-    if not path.exists():
-        return None
-    lines: list[Row] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:  # the run was killed while it wrote
-            break
-    if not lines:
-        return None
-    curve = [line for line in lines[1:] if "step" in line]
-    return Record(lines[0], curve, bool(lines[-1].get("is_finished")))
+    def summary(self, curve: list[Row]) -> Row:
+        """Return the row of the run: `seconds` to the target, none if it was not reached."""
+        last, reached = curve[-1], None
+        if self.target is not None:
+            reached = seconds_to(curve, self.target, RACES[self.race].is_rising)
+        row = {**self.key, "target": self.target, "seconds": reached, "trained": last["seconds"]}
+        row |= {"steps": last["step"], "value": last["value"]}
+        return row | {"cpu": processor(), "torch": torch.__version__}
 
 
-def is_done(run: Run, folder: Path) -> bool:
-    """Return whether the folder holds this run, with the same settings, to its end."""
-    record = read_record(run.path(folder))
-    return (
-        record is not None
-        and record.is_finished
-        and all(record.head.get(name) == value for name, value in asdict(run).items())
-    )
-
-
-def train(run: Run, folder: Path) -> Path:
-    """Train to the end of the run, write its file, and return the file's path."""
+def train(run: Run) -> list[Row]:
+    """Train to the end of the run and return its curve: step, seconds and value."""
     torch.set_num_threads(1)
-    racer = Racer.parsed(run.racer)
-    rehearsal = started(run.race, racer, run.seed)  # the first steps of a process are slow
+    rehearsal = started(run.race, run.method, run.seed)  # the first steps of a process are slow
     for i in range(WARM_UP):
         rehearsal.step(i)
-    task = started(run.race, racer, run.seed)
-    path = run.path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(row: Row) -> None:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-        write({**asdict(run), "cpu": processor(), "torch": torch.__version__})
-        step, seconds, value = 0, 0.0, measured(task)
-        write({"step": step, "seconds": seconds, "value": value})
-        while seconds < run.limit and not run.has_reached(value):
-            begin, took = time.process_time(), 0.0
-            while took < run.every:
-                task.step(step)
-                step += 1
-                took = time.process_time() - begin
-            seconds += took
-            value = measured(task)
-            write({"step": step, "seconds": seconds, "value": value})
-        write({"is_finished": True})
-    return path
+    task = started(run.race, run.method, run.seed)
+    step, seconds, value = 0, 0.0, measured(task)
+    curve = [{"step": step, "seconds": seconds, "value": value}]
+    while seconds < run.limit and not run.has_reached(value):
+        begin, took = time.process_time(), 0.0
+        while took < run.every:
+            task.step(step)
+            step += 1
+            took = time.process_time() - begin
+        seconds += took
+        value = measured(task)
+        curve.append({"step": step, "seconds": seconds, "value": value})
+    return curve
 
 
 def processor() -> str:
@@ -130,54 +96,46 @@ def processor() -> str:
 
 
 def in_processes(
-    jobs: int, tasks: Iterator[tuple[Callable[..., object], tuple[object, ...]]], once: bool = False
-) -> Iterator[tuple[tuple[object, ...], Future[object]]]:
-    """Yield the arguments and the future of every task that ended.
+    function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], jobs: int, until: float = inf
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the arguments and the result of every call, each in a process of its own.
 
-    Tasks are taken from the iterator when a process is free. With ``once``, every task has a
-    process of its own.
+    ``jobs`` of them run at a time. None is started later than ``until`` seconds from now. A call
+    that fails does not stop the others; the program then exits with 1 after the last one.
     """
+    begin, waiting, failed = time.monotonic(), list(calls), 0
     context = multiprocessing.get_context("spawn")
-    tasks_per_child = 1 if once else None
-    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=tasks_per_child) as pool:
-        pending: dict[Future[object], tuple[object, ...]] = {}
+    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+        pending: dict[Future[Any], tuple[Any, ...]] = {}
         while True:
-            while len(pending) < jobs and (task := next(tasks, None)) is not None:
-                function, arguments = task
+            while waiting and len(pending) < jobs and time.monotonic() - begin < until:
+                arguments = waiting.pop(0)
                 pending[pool.submit(function, *arguments)] = arguments
             if not pending:
-                return
+                break
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future
+                arguments = pending.pop(future)
+                if (error := future.exception()) is None:
+                    yield arguments, future.result()
+                else:
+                    failed += 1
+                    print(f"{arguments} failed: {type(error).__name__}: {error}", flush=True)
+    if waiting:
+        print(f"{len(waiting)} runs were not started: the time was up", flush=True)
+    if failed:
+        sys.exit(1)
 
 
-def execute(runs: list[Run], folder: Path, jobs: int, until: float) -> int:
-    """Make the runs that the folder does not hold and return how many failed."""
-    begin = time.monotonic()
-    missing = [run for run in runs if not is_done(run, folder)]
+def execute(runs: list[Run], table: Table, curves: Table, jobs: int, until: float) -> None:
+    """Make the runs that the table does not hold."""
+    missing = [run for run in runs if not run.is_done(table.rows)]
     print(f"{len(runs)} runs, {len(missing)} to do", flush=True)
-
-    def tasks() -> Iterator[tuple[Callable[..., object], tuple[object, ...]]]:
-        for run in missing:
-            if time.monotonic() - begin < until:
-                yield train, (run, folder)
-
-    ended = failed = 0
-    for (run, _), future in in_processes(jobs, tasks()):
-        ended += 1
-        assert isinstance(run, Run)
-        name = f"{run.race} {run.racer} seed {run.seed}"
-        if (error := future.exception()) is not None:
-            failed += 1
-            print(f"{name} failed: {type(error).__name__}: {error}", flush=True)
-            continue
-        record = read_record(run.path(folder))
-        assert record is not None
-        last = record.curve[-1]
+    for (run,), curve in in_processes(train, [(run,) for run in missing], jobs, until):
+        table.add([run.summary(curve)])
+        curves.add([{**run.key, **row} for row in thinned(curve, CURVE_POINTS)])
+        last = curve[-1]
         print(
-            f"{name}: {last['value']:.4g} after {last['seconds']:.1f} CPU s, {last['step']} steps",
+            f"{run.race} {run.method} seed {run.seed}: {last['value']:.4g} after "
+            f"{last['seconds']:.1f} CPU s, {last['step']} steps",
             flush=True,
         )
-    if ended < len(missing):
-        print(f"{len(missing) - ended} runs were not started: the time was up", flush=True)
-    return failed

@@ -11,11 +11,9 @@ A section writes its table to results/quality/. With --quick it takes seconds, a
 given --output. The sections suite and contest resume where they were interrupted.
 """
 
-from pathlib import Path
-
 import torch
 
-from ..command_line import argument_parser
+from ..command_line import add_output, argument_parser
 from . import contest, decoder, networks, structured, suite
 
 SECTIONS = {
@@ -34,9 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
         section = sections.add_parser(
             name, description=module.__doc__, formatter_class=parser.formatter_class
         )
-        section.add_argument("--quick", action="store_true", help="small sizes, for the tests")
-        section.add_argument("--output", type=Path, help="the CSV file, or the folder of several")
-        module.add_arguments(section)
+        module.add_arguments(add_output(section))
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)  # problems are small
     torch.manual_seed(0)

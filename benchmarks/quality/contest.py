@@ -135,9 +135,6 @@ def contest(
                 assert sized is not None
                 way = catlog.IndeCateR(**sized)
                 add("ways", f"IndeCateR({options_text(sized)})", way, OnResidual(E, way), trained)
-    ranked = sorted((row for row in rows if row["part"] != "ways"), key=lambda row: row["variance"])
-    best = (f"{row['method']} {row['variance']:.3g} +- {row['variance_95']:.1g}" for row in ranked)
-    print(f"{name}, {size}, {seed}:", "; ".join(list(best)[:3]))
     return rows
 
 
@@ -151,8 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    path = output_of(args, "quality", "contest.csv")
-    table = Table(path, ("part", "problem", "seed", "method"))
+    table = Table(output_of(args, "quality/contest.csv"), ("part", "problem", "seed", "method"))
     runs: list[tuple[problems.Size, int, str]] = [
         (size, seed, name)
         for size, seeds in SEEDS.items()
@@ -164,5 +160,6 @@ def main(args: argparse.Namespace) -> None:
         known = selected(table.rows, part=PARTS[size], problem=name, seed=seed)
         if bool(known) == bool(args.again):
             repeats = 20 if args.quick else 200 if name in DECODERS else REPEATS[size]
-            table.add(contest(name, seed, size, repeats, 3 if args.quick else 200, args.again))
+            rows = contest(name, seed, size, repeats, 3 if args.quick else 200, args.again)
+            table.add(rows, f"{name}, {size}, seed {seed}")
     print(f"{len(table.rows)} rows at about {BUDGET} evaluations")

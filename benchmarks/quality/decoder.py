@@ -22,8 +22,7 @@ earlier ones), or by the residual itself (the unknown optimum).
 import argparse
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
-from math import sqrt
+from math import hypot, sqrt
 from typing import Any
 from unittest.mock import patch
 
@@ -114,27 +113,18 @@ def trained(
             yield epoch, frozen[0].requires_grad_(False), frozen[1].requires_grad_(False)
 
 
-@dataclass(frozen=True)
-class Relative:
-    """A measured row relative to the norm of the gradient, with half-widths of 95 % intervals."""
-
-    variance: float
-    variance_95: float
-    squared_bias: float
-    squared_bias_95: float
-
-    @classmethod
-    def of(cls, row: Measured) -> "Relative":
-        square = row.snr**2 * row.variance
-        # The variance of a squared distance with normal noise, whose entries have these variances.
-        noise = row.variances * (row.bias_error**2 / row.variances.sum())
-        spread = 2 * float(noise.square().sum()) + 4 * float(noise.max()) * row.bias**2
-        return cls(
-            row.variance / square,
-            (row.variance_high - row.variance_low) / 2 / square,
-            row.bias**2 / square,
-            NORMAL * sqrt(spread) / square,
-        )
+def relative(row: Measured) -> Row:
+    """Return what was measured relative to the norm of the gradient, with 95 % intervals."""
+    square = row.snr**2 * row.variance
+    # The variance of a squared distance with normal noise, whose entries have these variances.
+    noise = row.variances * (row.bias_error**2 / row.variances.sum())
+    spread = 2 * float(noise.square().sum()) + 4 * float(noise.max()) * row.bias**2
+    return {
+        "variance": row.variance / square,
+        "variance_95": (row.variance_high - row.variance_low) / 2 / square,
+        "squared_bias": row.bias**2 / square,
+        "squared_bias_95": NORMAL * sqrt(spread) / square,
+    }
 
 
 def measure(
@@ -156,47 +146,29 @@ def measure(
 def classics(epochs: int, measured: dict[str, Measured], images: int) -> list[Row]:
     rows = []
     for name, row in measured.items():
-        relative = Relative.of(row)
-        backward = backward_passes(row.estimator, ONE_IMAGE)
-        rows.append(
-            {
-                "epochs": epochs,
-                "method": name,
-                "evaluations": f"{row.evaluations}+{backward}b" if backward else row.evaluations,
-                "unbiased": "yes" if row.unbiased else "no",
-                "variance": relative.variance,
-                "variance_95": relative.variance_95,
-                "relative_bias": sqrt(relative.squared_bias),
-                "relative_bias_at_most": sqrt(relative.squared_bias + relative.squared_bias_95),
-                "repeats": row.repeats,
-                "images": images,
-            }
-        )
+        numbers, backward = relative(row), backward_passes(row.estimator, ONE_IMAGE)
+        bias, bias_95 = numbers.pop("squared_bias"), numbers.pop("squared_bias_95")
+        key = {"epochs": epochs, "method": name}
+        key["evaluations"] = f"{row.evaluations}+{backward}b" if backward else row.evaluations
+        key["unbiased"] = "yes" if row.unbiased else "no"
+        numbers |= {"relative_bias": sqrt(bias), "relative_bias_at_most": sqrt(bias + bias_95)}
+        rows.append({**key, **numbers, "repeats": row.repeats, "images": images})
     return rows
 
 
 def slopes(epochs: int, measured: dict[str, Measured]) -> list[Row]:
     rows = []
     for name, row in measured.items():
-        relative = Relative.of(row)
-        bias = 0.0 if row.unbiased else relative.squared_bias
-        bias_95 = 0.0 if row.unbiased else relative.squared_bias_95
-        rows.append(
-            {
-                "part": "dvae",
-                "problem": f"{epochs} epochs",
-                "method": name,
-                "repeats": row.repeats,
-                "variance": relative.variance,
-                "evaluations": row.evaluations,
-                "backward": backward_passes(row.estimator, ONE_IMAGE),
-                "unbiased": "yes" if row.unbiased else "no",
-                "variance_95": relative.variance_95,
-                "mse": relative.variance + bias,
-                "mse_95": sqrt(relative.variance_95**2 + bias_95**2),
-                "trained": row.trained,
-            }
-        )
+        numbers, backward = relative(row), backward_passes(row.estimator, ONE_IMAGE)
+        bias, bias_95 = numbers.pop("squared_bias"), numbers.pop("squared_bias_95")
+        if row.unbiased:
+            bias, bias_95 = 0.0, 0.0
+        key = {"part": "dvae", "problem": f"{epochs} epochs", "method": name}
+        key |= {"repeats": row.repeats, "evaluations": row.evaluations, "backward": backward}
+        key["unbiased"] = "yes" if row.unbiased else "no"
+        numbers["mse"] = numbers["variance"] + bias
+        numbers["mse_95"] = hypot(numbers["variance_95"], bias_95)
+        rows.append({**key, **numbers, "trained": row.trained})
     return rows
 
 

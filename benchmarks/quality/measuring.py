@@ -1,9 +1,11 @@
 """Moments of gradient estimates, by `catlog.diagnostics`, and ratios of their variances."""
 
+from collections.abc import Callable
 from functools import partial
 from math import exp, hypot
 
 import torch
+from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
@@ -12,6 +14,8 @@ from catlog.diagnostics.kinds_of_calls import of_each_kind, shares_of_kinds
 from catlog.diagnostics.measuring import NORMAL, train_estimator
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import learning_modules
+from catlog.estimator import Function
+from catlog.functions import Known
 
 
 def observe(
@@ -27,6 +31,36 @@ def observe(
         count = min(together, repeats - moments.count)
         kinds = of_each_kind(E, partial(task.gradients, E, count, generator))
         moments.add(torch.stack([in_parameters for in_parameters, _ in kinds], 1))
+    return moments
+
+
+def observe_batched(
+    E: catlog.Estimator,
+    f: Function,
+    make_q: Callable[[Tensor], Distribution],
+    parameter: Tensor,
+    repeats: int,
+    generator: torch.Generator,
+    together: int = 100,
+) -> Moments:
+    """Return the moments of gradients in a parameter of q, each repeat a batch element of q.
+
+    It takes any distribution; `observe` needs one that `catlog.compare` takes.
+    """
+    moments = Moments()
+    while moments.count < repeats:
+        count = min(together, repeats - moments.count)
+        leaf = parameter.expand(count, *parameter.shape).clone().requires_grad_()
+        q = make_q(leaf)
+        value = E(f.under(q) if isinstance(f, Known) else f, q, generator=generator)
+        moments.add(torch.autograd.grad(value.sum(), leaf)[0].flatten(1))
+    return moments
+
+
+def moments_of(vectors: Tensor) -> Moments:
+    """Return the moments of vectors, one per row."""
+    moments = Moments()
+    moments.add(vectors)
     return moments
 
 

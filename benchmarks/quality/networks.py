@@ -13,9 +13,8 @@ mean.
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,6 +36,7 @@ from ..settings import (
     options_text,
 )
 from ..tables import Row, Table
+from ..turns import seconds_in_turns
 from .measuring import train
 
 BUDGET = 40
@@ -77,57 +77,9 @@ def network_problem(name: str, shape: tuple[int, ...]) -> tuple[Problem, Tensor]
     return problem, wide.grad.flatten()
 
 
-@dataclass
-class Entrant:
-    """One setting of an estimator, with its measurements."""
-
-    name: str
-    options: Options
-    E: catlog.Estimator
-    batch: int
-    trained: int = 0
-    moments: Moments = field(default_factory=Moments)
-    seconds: list[float] = field(default_factory=list)
-    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(SEED))
-
-    def measure(self, task: GradientSampler) -> None:
-        start = time.perf_counter()
-        gradients = task.gradients(self.E, self.batch, self.generator)[0]
-        self.seconds.append(time.perf_counter() - start)
-        self.moments.add(gradients)
-
-    def row(self, task: GradientSampler, problem: str, exact: Tensor) -> Row:
-        has_exact = self.E.target == "expectation"
-        moments, evaluations = self.moments, self.E.evaluations(task.q)
-        variances = moments.variances if moments.count > 1 else torch.zeros_like(moments.mean)
-        noise = float(variances.sum()) / moments.count
-        square = float(exact.square().sum()) if has_exact else moments.norm2
-        variance = float(variances.sum()) / square
-        row = {
-            "estimator": self.name,
-            "settings": options_text(self.options),
-            "problem": problem,
-            "evaluations": evaluations,
-            "variance": variance,
-            "ms": 1000 * statistics.median(self.seconds) / self.batch,
-            "merit": variance * evaluations,
-            "trained": self.trained,
-            "repeats": moments.count,
-        }
-        if has_exact:
-            gap = moments.mean - exact
-            row["bias"] = (max(0.0, float(gap.square().sum()) - noise) / square) ** 0.5
-            row["bias_noise"] = (noise / square) ** 0.5
-            if moments.count > 1:
-                error = (gap.abs() - 1e-6 * exact.norm()).clamp(min=0)  # float32 rounds the rest
-                standard_error = (variances / moments.count).sqrt().clamp(min=1e-300)
-                row["z"] = (error / standard_error).max().item()
-        return row
-
-
-def entrants(task: GradientSampler, names: list[str], batch: int) -> list[Entrant]:
-    """Return the settings that can be used on a problem, near the budget."""
-    listed = []
+def entrants(task: GradientSampler, names: list[str]) -> dict[tuple[str, str], catlog.Estimator]:
+    """Return the estimators that fit a problem, near the budget, by name and settings."""
+    listed = {}
     for name in names:
         for options in SETTINGS.get(name, [{}]):
             sized = near_budget(name, options, task.q, BUDGET)
@@ -137,24 +89,53 @@ def entrants(task: GradientSampler, names: list[str], batch: int) -> list[Entran
                 continue  # a single draw is the same in every way of drawing
             E = make_estimator(name, sized, task.q)
             if supports(E, task.kind):
-                listed.append(Entrant(name, sized, E, 1 if name == "Exact" else batch))
+                listed[name, options_text(sized)] = E
     return listed
+
+
+def quality(E: catlog.Estimator, moments: Moments, exact: Tensor) -> Row:
+    """Return variance and bias, relative to the exact gradient."""
+    if E.target != "expectation":
+        return {"variance": moments.variance / moments.norm2}
+    square, gap = float(exact.square().sum()), (moments.mean - exact).abs()
+    beyond_rounding = (gap - 1e-6 * exact.norm()).clamp(min=0)
+    standard_error = (moments.variances / moments.count).sqrt().clamp(min=1e-300)
+    return {
+        "variance": moments.variance / square,
+        "bias": (moments.shifted_norm2(-exact) / square) ** 0.5,
+        "bias_noise": (moments.variance / moments.count / square) ** 0.5,
+        "z": (beyond_rounding / standard_error).max().item() if E.randomness else None,
+    }
 
 
 def measure(
     problem: Problem, exact: Tensor, names: list[str], rounds: int, batch: int, training: int
 ) -> list[Row]:
     task = GradientSampler(problem.f, problem.distribution, problem.parameters)
-    listed = entrants(task, names, batch)
-    for entrant in listed:
-        entrant.trained = train(entrant.E, task, training, entrant.generator, together=batch)
-        if entrant.name != "Exact":
-            task.gradients(entrant.E, entrant.batch, entrant.generator)  # to warm up
-    for number in range(rounds):
-        for entrant in listed:
-            if entrant.name != "Exact" or number == 0:
-                entrant.measure(task)
-    return [entrant.row(task, problem.name, exact) for entrant in listed]
+    listed = entrants(task, names)
+    moments = {key: Moments() for key in listed}
+    counts = {key: batch if E.randomness else 1 for key, E in listed.items()}
+    generators = {key: torch.Generator().manual_seed(SEED) for key in listed}
+    trained = {
+        key: train(E, task, training, generators[key], together=batch) for key, E in listed.items()
+    }
+
+    def estimate(key: tuple[str, str]) -> None:
+        moments[key].add(task.gradients(listed[key], counts[key], generators[key])[0])
+
+    times: dict[tuple[str, str], list[float]] = {}
+    for is_noisy, turns in ((False, 1), (True, rounds)):
+        keys = [key for key, E in listed.items() if bool(E.randomness) == is_noisy]
+        times |= seconds_in_turns({key: partial(estimate, key) for key in keys}, turns)
+    rows = []
+    for key, E in listed.items():
+        measured, evaluations = quality(E, moments[key], exact), E.evaluations(task.q)
+        row: Row = {"estimator": key[0], "settings": key[1], "problem": problem.name}
+        row |= {"evaluations": evaluations, **measured}
+        row |= {"ms": 1000 * statistics.median(times[key]) / counts[key]}
+        row |= {"merit": measured["variance"] * evaluations, "trained": trained[key]}
+        rows.append(row | {"repeats": moments[key].count})
+    return rows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,18 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     sizes = (2, 20, 3) if args.quick else (args.rounds, 200, 200)
-    path = output_of(args, "quality", "estimators.csv")
-    table = Table(path, ("estimator", "problem"))
+    table = Table(output_of(args, "quality/estimators.csv"), ("estimator", "problem"))
     for name, shape in (QUICK_SHAPES if args.quick else SHAPES).items():
         problem, exact = network_problem(name, shape)
         rows = measure(problem, exact, args.names, *sizes)
-        table.add(rows)
-        print(f"\n{name}, |gradient| {exact.norm().item():.3g}")
-        print(f"{'':64}{'evaluations':>12}{'variance':>12}{'bias':>9}{'z':>8}{'ms':>9}{'merit':>9}")
-        for row in rows:
-            label = f"{row['estimator']}({row['settings']})"
-            bias, z = row.get("bias", float("nan")), row.get("z", float("nan"))
-            print(
-                f"{label:64}{row['evaluations']:12}{row['variance']:12.4g}"
-                f"{bias:9.3f}{z:8.1f}{row['ms']:9.4f}{row['merit']:9.3g}"
-            )
+        table.add(rows, f"{name}, |gradient| {exact.norm().item():.3g}")

@@ -33,7 +33,7 @@ from catlog.problems import Problem
 from catlog.sampling.draw import draw
 
 from ..command_line import output_of
-from ..tables import Row, Table, selected, show
+from ..tables import Row, Table, selected
 from .measuring import observe, variance_ratio
 from .structured_problems import PROBLEMS
 
@@ -169,17 +169,6 @@ def settings_rows(problem: Problem, samples: int, repeats: int) -> list[Row]:
     return rows
 
 
-def print_conclusion(rows: list[Row], budgets: tuple[int, ...]) -> None:
-    """Print on how many problems CritiCateR has less variance than RLOO."""
-    for samples in budgets:
-        ours = selected(rows, method="CritiCateR", budget=samples)
-        won = [row["problem"] for row in ours if row["high_95"] < 1]
-        print(
-            f"budget {samples}x: CritiCateR below RLOO on {len(won)} of {len(ours)} problems: "
-            + ("; ".join(won) or "none")
-        )
-
-
 def print_best_settings(rows: list[Row]) -> None:
     """Print the settings with their mean variance (geometric), best first."""
     means = {}
@@ -212,9 +201,6 @@ def main(args: argparse.Namespace) -> None:
         else:
             repeats = min(most, most_unbatched if problem.name == "transformer" else 1000)
             rows = variances(problem, samples, repeats, len(PROBLEMS) * len(budgets))
-        table.add(rows)
-        show(f"{problem.name}, {rows[0]['evaluations']} evaluations", rows)
+        table.add(rows, f"{problem.name}, {rows[0]['evaluations']} evaluations")
     if args.settings:
         print_best_settings(table.rows)
-    else:
-        print_conclusion(table.rows, budgets)

@@ -10,7 +10,7 @@ Slow estimators get fewer repeats and training steps (columns `repeats` and `tra
 import argparse
 import sys
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import isnan
 from typing import Any
 
@@ -25,23 +25,18 @@ from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
 from catlog.estimator import Estimator, Function
 
+from ..command_line import add_options
 from ..tables import RESULTS, Table
 
 MEASURED = [column.name for column in fields(Row) if column.repr and column.name != "name"]
 EXCLUDED = ("Exact", "VIMCO")  # the first is the reference, the second has another target
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An estimator with the name of its row, and the function that it is given."""
-
-    name: str
-    E: Estimator
-    f: Function
+Entry = tuple[Estimator, Function]  # and the function that it is given
 
 
-def entries(problem: problems.Problem) -> list[Entry]:
-    """Return the registry, and settings that differ much from the defaults."""
+def entries(problem: problems.Problem) -> dict[str, Entry]:
+    """Return the registry and settings that differ much from the defaults, by the name of a row."""
     d = view(problem.q(), validate=False).d
     options: dict[str, dict[str, Any]] = {
         "MAPO": {"max_variables": max(64, d)},
@@ -57,9 +52,9 @@ def entries(problem: problems.Problem) -> list[Entry]:
     variants["GumbelSoftmax-Hard"] = catlog.GumbelSoftmax(temperature=0.5, hard=True)
     variants["IndeCateR-Latin"] = catlog.IndeCateR(draws="latin")
     variants["IndeCateR-Taylor"] = catlog.IndeCateR(draws="latin", variables=max(1, d // 10))
-    listed = [Entry(name, E, problem.f) for name, E in variants.items()]
+    listed: dict[str, Entry] = {name: (E, problem.f) for name, E in variants.items()}
     if problem.structured is not None:
-        listed.append(Entry("IndeCateR-Table", catlog.IndeCateR(draws="latin"), problem.structured))
+        listed["IndeCateR-Table"] = catlog.IndeCateR(draws="latin"), problem.structured
     return listed
 
 
@@ -71,40 +66,41 @@ def budget(problem: problems.Problem) -> int:
 
 def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     """Return the number of steps that fit into ``seconds``, judged by the first step."""
-    task = GradientSampler(entry.f, problem.distribution, problem.parameters)
+    E, f = entry
+    task = GradientSampler(f, problem.distribution, problem.parameters)
     try:
-        E = within_budget(deepcopy(entry.E), budget(problem), task.evaluations)
+        E = within_budget(deepcopy(E), budget(problem), task.evaluations)
         return int(seconds / task.timer(E, task.generator(0))()[0])
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return sys.maxsize  # measure_pair reports the reason
 
 
 def measure_pair(
-    problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int
+    problem: problems.Problem, name: str, entry: Entry, repeats: int, rounds: int, training: int
 ) -> dict[str, Any]:
     """Return the row of an estimator on a problem, with the reason where it cannot be used."""
-    reference = problem.reference()
+    (E, f), reference = entry, problem.reference()
     row: dict[str, Any] = {
         "problem": problem.name,
         "size": problem.size,
         "seed": problem.seed,
-        "estimator": entry.name,
+        "estimator": name,
         "settings": None,
         "budget": budget(problem),
         "norm": torch.cat([tensor.flatten() for tensor in reference.gradient]).norm().item(),
         "reference": reference.how,
         **dict.fromkeys(MEASURED),
-        "unbiased": entry.E.unbiased,
+        "unbiased": E.unbiased,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    if entry.E.differentiates_f and not problem.relaxable:
+    if E.differentiates_f and not problem.relaxable:
         return row | {"skipped": "f has no derivative in x"}
     try:
         (measured,) = compare(
-            entry.f,
+            f,
             problem.distribution,
-            {entry.name: entry.E},
+            {name: E},
             problem.parameters,
             budget=budget(problem),
             repeats=repeats,
@@ -115,21 +111,19 @@ def measure_pair(
             progress=False,
         ).rows
     except ValueError as error:
-        return row | {"skipped": str(error).split(f"{entry.name}: ")[-1]}
+        return row | {"skipped": str(error).split(f"{name}: ")[-1]}
     if not isinstance(measured.estimator, torch.nn.Module):
         row["settings"] = str(measured.estimator)
-    cells = {name: getattr(measured, name) for name in MEASURED}
-    unknown = {name for name, cell in cells.items() if isinstance(cell, float) and isnan(cell)}
-    return row | {name: cell for name, cell in cells.items() if name not in unknown}
+    cells = {column: getattr(measured, column) for column in MEASURED}
+    unknown = {column for column, cell in cells.items() if isinstance(cell, float) and isnan(cell)}
+    return row | {column: cell for column, cell in cells.items() if column not in unknown}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problems", nargs="+", default=list(problems.PROBLEMS))
+    add_options(parser, problems=list(problems.PROBLEMS), repeats=200, rounds=15)
     parser.add_argument("--size", choices=("small", "large"), default="large")
     parser.add_argument("--seed", type=int, default=0, help="of the problems")
     parser.add_argument("--estimators", nargs="+", default=[], help="default: all")
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
     parser.add_argument(
         "--seconds",
@@ -144,15 +138,15 @@ def main(args: argparse.Namespace) -> None:
     table = Table(args.output or RESULTS / "quality" / "suite.csv", key, digits=6)
     for name in args.problems:
         problem = problems.make(name, args.size, args.seed)
-        wanted = [
-            entry
-            for entry in entries(problem)
-            if (not args.estimators or entry.name in args.estimators)
-            and (name, args.size, args.seed, entry.name) not in table
-        ]
-        for entry in track(wanted, name):
+        wanted = {
+            label: entry
+            for label, entry in entries(problem).items()
+            if (not args.estimators or label in args.estimators)
+            and (name, args.size, args.seed, label) not in table
+        }
+        for label, entry in track(wanted.items(), name, len(wanted)):
             steps = affordable(problem, entry, args.seconds)
             repeats = min(args.repeats, max(20, steps))
             training = min(args.training, max(5, steps // 3))
-            table.add([measure_pair(problem, entry, repeats, args.rounds, training)])
+            table.add([measure_pair(problem, label, entry, repeats, args.rounds, training)])
     print(table.path)

@@ -32,19 +32,8 @@ SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
 }
 
 
-def machine(device: str) -> str:
-    name = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"{torch.get_num_threads()} threads, {platform.machine()}"
-    )
-    return f"{name}, torch {torch.__version__}"
-
-
 def main() -> None:
-    parser = table_parser(
-        __doc__, quick="tiny sizes, for the tests; files only in a given --output"
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=None, help="measurements of every row")
     parser.add_argument(
@@ -68,8 +57,8 @@ def main() -> None:
         args.quick,
         tuple(digits),
     )
-    print(f"{args.device}: {machine(args.device)}")
-
+    machine = torch.cuda.get_device_name() if cuda else platform.machine()
+    print(f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     output = output_of(args, "speed")
     for section in args.only:
         rows = SECTIONS[section](bench)

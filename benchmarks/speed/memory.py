@@ -24,6 +24,7 @@ from torch.distributions import Categorical, Independent
 
 import catlog
 
+from ..turns import seconds_in_turns
 from .timing import Bench, Row
 
 ALLOCATORS: dict[str, dict[str, str]] = {
@@ -92,9 +93,8 @@ def memory(bench: Bench) -> list[Row]:
         size |= {"points_mib": evaluations * d * 8 / 2**20, "chunk_size": chunk_size}
         if bench.cuda:
             call = partial(gradient, d, k, chunk_size, bench.device)
-            call()
-            peak, seconds = bench.peak_mib(call), bench.timed(call, 1) / 1000
-            rows.append({**size, "above_mib": peak, "seconds": seconds})
+            (seconds,) = seconds_in_turns({"gradient": call}, 1)["gradient"]
+            rows.append({**size, "above_mib": bench.peak_mib(call), "seconds": seconds})
             continue
         for allocator, settings in ALLOCATORS.items():
             command = [sys.executable, "-m", "benchmarks.speed.memory"]

@@ -11,7 +11,6 @@ base points.
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from catlog.distributions.factors import factors
 from catlog.evaluation.evaluate import default_chunk_size
 from catlog.functions import FirstLayerLinear, OfSum, Potts
 
+from ..tables import exponent, grouped
 from .timing import Bench, Row
 
 BATCH = 20
@@ -134,7 +134,7 @@ def scaling(bench: Bench) -> list[Row]:
             with Written() as written:
                 problem.estimate()
             ms = {
-                name: statistics.median(times)
+                name: 1000 * statistics.median(times)
                 for name, times in short.turns(calls, least=0.02).items()
             }
             row: Row = {"scan": scan, "f": kind, "D": d, "K": k, "evaluations": seen}
@@ -152,15 +152,12 @@ def exponents(rows: list[Row]) -> list[Row]:
     The size is D, or K; K - 1 where f is evaluated at all other categories.
     """
     fitted = []
-    for scan, kind in dict.fromkeys((row["scan"], row["f"]) for row in rows):
-        part = [row for row in rows if row["scan"] == scan and row["f"] == kind]
+    for (scan, kind), part in grouped(rows, "scan", "f").items():
         by_others = scan == "K" and kind in ("black box", "first-layer-linear")
-        size = [log(row[scan] - by_others) for row in part]
+        size = [row[scan] - by_others for row in part]
         out: Row = {"f": kind, "in": "K - 1" if by_others else scan}
         for name in ("evaluations", "numbers", "ms", "f_ms"):
             if all(row.get(name) for row in part):
-                out[name] = statistics.linear_regression(
-                    size, [log(row[name]) for row in part]
-                ).slope
+                out[name] = exponent(size, [row[name] for row in part])
         fitted.append(out)
     return fitted

@@ -306,10 +306,10 @@ def ceilings(bench: Bench) -> list[Row]:
     amount = {name: (8 * source.numel() if name == "copy" else 2 * n**3) / 1e9 for name in calls}
     times = bench.turns(calls)
     rows = []
-    for name, milliseconds in times.items():
+    for name, seconds in times.items():
         operands = "TF32" if bench.cuda and name == "product, float32" else None
         size, unit = (source.numel(), "GB/s") if name == "copy" else (n, "GFLOP/s")
-        rate = 1000 * amount[name] / min(milliseconds)
-        row = {"what": name, "size": size, "operands": operands, **spread(milliseconds)}
+        rate = amount[name] / min(seconds)
+        row = {"what": name, "size": size, "operands": operands, **spread(seconds)}
         rows.append({**row, "rate": rate, "unit": unit})
     return rows

@@ -1,13 +1,12 @@
-"""The settings of a run, and timing in turns."""
+"""The settings of a run."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from ..tables import Row
-from ..turns import synchronise
+from ..turns import seconds_in_turns
 
 
 @dataclass(frozen=True)
@@ -41,29 +40,8 @@ class Bench:
     def turns(
         self, calls: Mapping[str, Callable[[], object]], *, least: float = 0.0
     ) -> dict[str, list[float]]:
-        """Return the milliseconds per call of every function, ``repeats`` times in turn.
-
-        A first round does not count. A measurement of a short function makes as many calls as fit
-        into ``least`` seconds, at most 100.
-        """
-        inner = {}
-        for name, call in calls.items():
-            self.timed(call, 1)
-            inner[name] = max(1, min(100, int(least / max(1e-6, self.timed(call, 1) / 1000))))
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(self.repeats):
-            for name, call in calls.items():
-                times[name].append(self.timed(call, inner[name]))
-        return times
-
-    def timed(self, call: Callable[[], object], count: int) -> float:
-        """Return the milliseconds per call."""
-        synchronise()
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        synchronise()
-        return 1000 * (time.perf_counter() - start) / count
+        """Return the seconds per call of every function, ``repeats`` times in turn."""
+        return seconds_in_turns(calls, self.repeats, warm_up=2, least=least)
 
     def peak_mib(self, call: Callable[[], object]) -> float | None:
         """Return the peak of a call's allocations on the GPU; None on a CPU."""

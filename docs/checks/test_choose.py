@@ -1,7 +1,7 @@
 """The sentences of choose.md, from the files that it cites."""
 
 import pytest
-from measured import Row, read
+from measured import Row, keyed, read
 
 import catlog
 
@@ -99,10 +99,7 @@ def test_structured() -> None:
 
 
 def test_logarithms() -> None:
-    rows = {
-        (row["problem"], row["estimator"], row["draws"], row["repeats"]): row
-        for row in read("quality/log_expectation")
-    }
+    rows = keyed(read("quality/log_expectation"), "problem", "estimator", "draws", "repeats")
     p, n = rows["rare", "RLOO", 16, 1]["probability"], 16
     factor = n / (n - 1) * (1 - (1 - p) ** (n - 1))
     assert rows["rare", "RLOO", 16, 1]["gradient_bias"] == pytest.approx(1 - factor, rel=1e-3)

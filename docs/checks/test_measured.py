@@ -1,5 +1,8 @@
 """What the pages conclude from results/, and the computations behind their tables."""
 
+import fnmatch
+import re
+from importlib.util import find_spec
 from statistics import median
 
 import pytest
@@ -30,7 +33,7 @@ def test_reinmax_is_first_and_slopecater_is_first_of_the_unbiased() -> None:
         for name in race_figures.HEADLINE
     }
     assert min(times, key=times.__getitem__).startswith("ReinMax")
-    unbiased = {name: time for name, time in times.items() if not name.startswith(("Re", "GS"))}
+    unbiased = {name: time for name, time in times.items() if not name.startswith(("Re", "Gumbel"))}
     assert min(unbiased, key=unbiased.__getitem__).startswith("SlopeCateR")
 
 
@@ -126,6 +129,21 @@ def test_measurements_are_complete_and_agree_with_enumeration() -> None:
             E = ESTIMATORS[name]()
             if E.unbiased and E.randomness and E.target == "expectation":
                 assert row["z"] < z_limit(len(rows))
+
+
+# results/README.md
+
+
+def test_every_file_is_listed_with_a_command_that_exists() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in (ROOT / "results").rglob("*.csv")}
+    listed = {
+        pattern: fnmatch.filter(files, pattern) for pattern in re.findall(r"`([\w*]+\.csv)`", text)
+    }
+    assert [pattern for pattern, names in listed.items() if not names] == []
+    assert files == {name for names in listed.values() for name in names}
+    for module in re.findall(r"python -m (benchmarks[.\w]+)", text):
+        assert find_spec(module) is not None, module
 
 
 # suite.md

@@ -7,12 +7,10 @@ from measured import programs, read
 
 def test_every_method_of_numbers_was_run_with_three_seeds() -> None:
     """Methods with restarts at N = 100 only, where the page says after how many epochs."""
-    rows = [
-        row for row in programs.last_rows(read("programs/programs")) if row["program"] == "numbers"
-    ]
+    rows = programs.last_rows(read("programs/programs"))
     for digits in programs.NUMBERS:
-        for name, is_method in programs.METHODS.items():
-            runs = [row for row in rows if row["digits"] == digits and is_method(row)]
+        for name in programs.METHODS:
+            runs = programs.of_method(rows, name, digits)
             if "restarts" in name and digits != 100:
                 assert not runs
                 continue
@@ -22,19 +20,15 @@ def test_every_method_of_numbers_was_run_with_three_seeds() -> None:
 
 def test_text_of_the_page_agrees_with_its_numbers() -> None:
     """An expectation per digit beats every published sampling method at 4, 15, 100 and 200."""
-    rows = [
-        row
-        for row in programs.last_rows(read("programs/programs"))
-        if row["program"] == "numbers" and programs.METHODS["IndeCateR, per digit"](row)
-    ]
+    rows = programs.last_rows(read("programs/programs"))
     for position, digits in enumerate(programs.NUMBERS):
         published = [
             values[position]
             for name, values in programs.PUBLISHED_NUMBERS.items()
             if name.startswith("sampling") and values[position] is not None
         ]
-        runs = [row["accuracy"] for row in rows if row["digits"] == digits]
-        assert 100 * sum(runs) / len(runs) > max(published)
+        runs = programs.of_method(rows, "IndeCateR, per digit", digits)
+        assert 100 * mean(row["accuracy"] for row in runs) > max(published)
 
 
 def test_every_sum_and_program_was_run_to_its_end_with_three_seeds() -> None:

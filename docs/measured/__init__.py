@@ -5,7 +5,7 @@ which returns functions that draw the page's pictures, by file name. It may have
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,20 @@ from catlog.experiments import records
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
-NOT_MEASURED = "*Not measured yet.*"
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
-from benchmarks.tables import grouped, selected  # noqa: E402, F401
+from benchmarks.tables import (  # noqa: E402, F401
+    columns_with_values,
+    exponent,
+    grouped,
+    keyed,
+    selected,
+)
 
 
 def read(name: str) -> list[Row]:
     """Return the rows of results/NAME.csv."""
     return records.read(RESULTS / f"{name}.csv")
-
-
-def read_if_measured(name: str) -> list[Row]:
-    """Return the rows of results/NAME.csv, none if there is no such file yet."""
-    return read(name) if (RESULTS / f"{name}.csv").exists() else []
 
 
 def distinct(rows: Iterable[Row], column: str) -> list[Any]:
@@ -41,10 +41,16 @@ def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
 
 
-def columns_with_values(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that are not empty in every row."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(row.get(name) is not None for row in rows)]
+def pivot(
+    rows: Sequence[Row], line: str, column: str, cell: Callable[[Row], str]
+) -> tuple[list[Any], list[list[Any]]]:
+    """Return the values of a column, and the lines of a table that has a column for each of them.
+
+    Every line begins with its value of ``line``. It is blank where there is no row.
+    """
+    names, cells = distinct(rows, column), {(row[line], row[column]): cell(row) for row in rows}
+    lines = [[key, *(cells.get((key, name), "") for name in names)] for key in distinct(rows, line)]
+    return names, lines
 
 
 def measurements(rows: Sequence[Row]) -> str:

@@ -7,17 +7,14 @@ from statistics import mean
 
 import matplotlib.pyplot as plt
 
-from . import Row, grouped, read, selected, short, table
+from . import Row, grouped, keyed, read, selected, short, table
 
 SIZES = (2, 4, 8, 16)
 PROMPTS = ("easy", "harder", "hardest", "all")
 
 
 def load() -> dict[tuple[str, str, int, str], Row]:
-    return {
-        (row["reward"], row["estimator"], row["size"], row["prompt"]): row
-        for row in read("quality/advantages")
-    }
+    return keyed(read("quality/advantages"), "reward", "estimator", "size", "prompt")
 
 
 def bias(rows: dict[tuple[str, str, int, str], Row]) -> str:

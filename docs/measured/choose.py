@@ -1,6 +1,6 @@
 """The tables of choose.md: dependent draws, and bias of logarithms."""
 
-from . import Row, distinct, grouped, read, short, table
+from . import Row, distinct, keyed, read, short, table
 
 SHOWN = [("RLOO", 4), ("RLOO", 16), ("IndeCateR", 4), ("IndeCateR", 16)]
 
@@ -11,10 +11,10 @@ SCHEMES = ((2, "antithetic"), (4, "latin"), (8, "latin"))
 
 def dependent_draws(rows: list[Row]) -> str:
     """Return how many times less variance estimators have than with independent draws."""
-    cells = grouped(rows, "estimator", "model", "samples", "draws")
+    cells = keyed(rows, "estimator", "model", "samples", "draws")
     lines = []
     for name in distinct(rows, "estimator"):
-        chosen = [cells[name, model, *scheme][0] for model in MODELS for scheme in SCHEMES]
+        chosen = [cells[name, model, *scheme] for model in MODELS for scheme in SCHEMES]
         gains = [f"{row['gain']:.1f}, {row['decoder_gain']:.1f}" for row in chosen]
         lines.append([f"`{name}`", *gains])
     head = [f"{title}: {n} {draws}" for title in MODELS.values() for n, draws in SCHEMES]
@@ -23,7 +23,7 @@ def dependent_draws(rows: list[Row]) -> str:
 
 def logarithms(rows: list[Row]) -> str:
     """Return zeros and biases of the rare and of the common sum, with and without correction."""
-    cells = {(row["problem"], row["estimator"], row["draws"], row["repeats"]): row for row in rows}
+    cells = keyed(rows, "problem", "estimator", "draws", "repeats")
     lines = []
     for name, draws in SHOWN:
         for repeats in (1, 2):

@@ -2,7 +2,7 @@
 
 from statistics import geometric_mean
 
-from . import Row, distinct, grouped, read, selected, table
+from . import Row, distinct, grouped, pivot, read, selected, table
 
 
 def spread(row: Row, key: str) -> str:
@@ -10,25 +10,17 @@ def spread(row: Row, key: str) -> str:
 
 
 def residuals(rows: list[Row]) -> str:
-    stages = distinct(rows, "problem")
-    variances = {(row["problem"], *row["method"].split("; ")): row["variance"] for row in rows}
-    names = list(dict.fromkeys(key[1:] for key in variances))
-    lines = [
-        [prediction, dealt, *(f"{variances[stage, prediction, dealt]:.3g}" for stage in stages)]
-        for prediction, dealt in names
-    ]
+    stages, lines = pivot(rows, "method", "problem", lambda row: f"{row['variance']:.3g}")
+    lines = [[*method.split("; "), *cells] for method, *cells in lines]
     return table(["prediction", "corrections dealt", *stages], lines)
 
 
 def dvae(rows: list[Row]) -> str:
-    stages = distinct(rows, "problem")
-    cells = {(row["problem"], row["method"]): row for row in rows}
+    stages, errors = pivot(rows, "method", "problem", lambda row: spread(row, "mse"))
     lines = []
-    for row in rows[: len(rows) // len(stages)]:
-        name = row["method"] + ("" if row["unbiased"] == "yes" else " (biased)")
-        cost = f"{row['evaluations']} + {row['backward']}b"
-        errors = [spread(cells[stage, row["method"]], "mse") for stage in stages]
-        lines.append([name, cost, *errors])
+    for row, (method, *cells) in zip(rows, errors, strict=False):  # rows of the first stage
+        bias = "" if row["unbiased"] == "yes" else " (biased)"
+        lines.append([method + bias, f"{row['evaluations']} + {row['backward']}b", *cells])
     return table(["method", "evaluations", *stages], lines)
 
 

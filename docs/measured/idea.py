@@ -53,16 +53,23 @@ def variance(values: Tensor, weight: Tensor) -> Tensor:
     return (weight * (values - (weight * values).sum(0)).square()).sum(0)
 
 
+def variances(f: Callable[[Tensor], Tensor], theta: Tensor, *, is_shared: bool) -> dict[str, float]:
+    """Return the variance of the gradient in the first logit, or in one that all bits share."""
+    measured = {}
+    for name, E in METHODS.items():
+        gradient, weight = estimates(E, f, theta)
+        measured[name] = variance(gradient.sum(-1) if is_shared else gradient[:, 0], weight).item()
+    return measured
+
+
 def shared() -> list[dict[str, Any]]:
     """Return the variance of the gradient of XOR, for two bits with one logit."""
-    xor, rows = tabled(torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)), []
-    for logit in LOGITS:
-        row: dict[str, Any] = {"problem": "xor", "logit": logit}
-        for name, E in METHODS.items():
-            gradient, weight = estimates(E, xor, torch.full((2,), logit, dtype=torch.float64))
-            row[name] = variance(gradient.sum(-1), weight).item()
-        rows.append(row)
-    return rows
+    xor = tabled(torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+    thetas = {logit: torch.full((2,), logit, dtype=torch.float64) for logit in LOGITS}
+    return [
+        {"problem": "xor", "logit": logit, **variances(xor, theta, is_shared=True)}
+        for logit, theta in thetas.items()
+    ]
 
 
 @cache
@@ -73,13 +80,9 @@ def random_tables() -> list[dict[str, Any]]:
     for _ in range(TABLES):
         f = tabled(torch.randn(8, dtype=torch.float64, generator=generator))
         theta = torch.randn(3, dtype=torch.float64, generator=generator)
-        for problem in ("own logits", "shared logit"):
-            is_own = problem == "own logits"
-            row: dict[str, Any] = {"problem": problem}
-            for name, E in METHODS.items():
-                gradient, weight = estimates(E, f, theta if is_own else theta[:1].expand(3))
-                row[name] = variance(gradient[:, 0] if is_own else gradient.sum(-1), weight).item()
-            rows.append(row)
+        rows.append({"problem": "own logits", **variances(f, theta, is_shared=False)})
+        same = theta[:1].expand(3)
+        rows.append({"problem": "shared logit", **variances(f, same, is_shared=True)})
     return rows
 
 

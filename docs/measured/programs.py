@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean
 
-from . import Row, grouped, read_if_measured, selected, table
+import matplotlib.pyplot as plt
+
+from . import Row, grouped, read, selected, table
 
 # Accuracy in per cent of whole sums, as published (docs/programs.md names the sources).
 PUBLISHED_NUMBERS = {
@@ -40,21 +42,24 @@ PUBLISHED_MNIST_R = {
     "count-3-4": (95.26, 2.26),
 }
 NUMBERS = (4, 15, 100, 200)
-METHODS: dict[str, Callable[[Row], bool]] = {
-    "IndeCateR, per digit": lambda row: is_method(row, "IndeCateR"),
-    "IndeCateR, restarts": lambda row: is_method(row, "IndeCateR", restarts=True),
-    "IndeCateR, restarts, shifted images": lambda row: is_method(
-        row, "IndeCateR", True, shifts=True
-    ),
-    "RLOO, per digit": lambda row: is_method(row, "RLOO") and not row["whole"],
-    "RLOO, restarts, shifted images": lambda row: is_method(row, "RLOO", True, True),
-    "RLOO, whole sum": lambda row: is_method(row, "RLOO") and bool(row["whole"]),
+# Estimator, restarts, shifted images, one expectation of the whole sum.
+METHODS = {
+    "IndeCateR, per digit": ("IndeCateR", False, False, False),
+    "IndeCateR, restarts": ("IndeCateR", True, False, False),
+    "IndeCateR, restarts, shifted images": ("IndeCateR", True, True, False),
+    "RLOO, per digit": ("RLOO", False, False, False),
+    "RLOO, restarts, shifted images": ("RLOO", True, True, False),
+    "RLOO, whole sum": ("RLOO", False, False, True),
 }
 
 
-def is_method(row: Row, estimator: str, restarts: bool = False, shifts: bool = False) -> bool:
-    given = (row["estimator"], bool(row["restart"]), bool(row["shift"]))
-    return given == (estimator, restarts, shifts)
+def of_method(rows: list[Row], name: str, digits: int) -> list[Row]:
+    """Return the rows of a method on numbers of so many digits."""
+    return [
+        row
+        for row in selected(rows, program="numbers", estimator=METHODS[name][0], digits=digits)
+        if tuple(bool(row[field]) for field in ("restart", "shift", "whole")) == METHODS[name][1:]
+    ]
 
 
 def last_rows(rows: Iterable[Row]) -> list[Row]:
@@ -84,10 +89,10 @@ def per_cent(rows: list[Row]) -> str:
 
 def numbers(rows: list[Row]) -> str:
     lines = []
-    for name, is_method in METHODS.items():
+    for name in METHODS:
         cells, seconds = [], []
         for digits in NUMBERS:
-            runs = [row for row in rows if row["digits"] == digits and is_method(row)]
+            runs = of_method(rows, name, digits)
             cells.append(per_cent(runs) if runs else "")
             if runs:
                 seconds.append(f"{mean(row['seconds'] for row in runs):.0f}")
@@ -151,9 +156,9 @@ def wins(rows: list[Row], estimator: str) -> int:
 
 
 def values() -> dict[str, object]:
-    rows = last_rows(read_if_measured("programs/programs"))
+    rows = last_rows(read("programs/programs"))
     return {
-        "numbers": numbers(selected(rows, program="numbers")),
+        "numbers": numbers(rows),
         "sums": sums(selected(rows, program="sum")),
         "mnist_r": mnist_r(rows),
         "mnist_r_wins": wins(rows, "IndeCateR"),
@@ -164,14 +169,12 @@ def values() -> dict[str, object]:
 
 def draw_curves(path: Path) -> None:
     """Draw the accuracy of whole sums by epoch, a panel per N."""
-    import matplotlib.pyplot as plt
-
-    rows = selected(read_if_measured("programs/programs"), program="numbers")
+    rows = read("programs/programs")
     figure, panels = plt.subplots(2, 2, figsize=(6.5, 5.4), layout="constrained")
     for digits, axes in zip(NUMBERS, panels.flat, strict=True):
-        for colour, (name, is_method) in enumerate(METHODS.items()):
-            shown = [row for row in selected(rows, digits=digits) if is_method(row)]
-            for i, run in enumerate(grouped(shown, "seed", "learning_rate").values()):
+        for colour, name in enumerate(METHODS):
+            runs = grouped(of_method(rows, name, digits), "seed", "learning_rate")
+            for i, run in enumerate(runs.values()):
                 epochs = [row["epoch"] for row in run]
                 accuracies = [row["accuracy"] for row in run]
                 label = name if i == 0 else None

@@ -6,16 +6,19 @@ from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+import matplotlib.pyplot as plt
 import torch
 from torch.distributions import Bernoulli, Independent
 
 from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
-from . import NOT_MEASURED, Row, read_if_measured, selected, table
+from . import Row, grouped, read, selected, table
 from .race_figures import clean
 
 # isort: split
+from benchmarks.cpu_races.racers import estimator_of
+
 from benchmarks import protocol as plan
 
 STEPS = 10**6
@@ -55,12 +58,10 @@ class Curves:
     """The models of one method on one table.
 
     Attributes:
-        method: the label of the estimator.
         rows: by iteration, the rows of all stacks that got there.
         stacks: the number of stacks.
     """
 
-    method: str
     rows: dict[int, list[Row]]
     stacks: int
 
@@ -79,26 +80,27 @@ class Curves:
         ]
 
 
-def method_of(row: Row) -> str:
-    options = tuple(str(row.get("options") or "").split())
-    return label(make_estimator(row["estimator"], row.get("samples"), options, {}))
+def method_of(estimator: str, samples: int | None, options: Iterable[str]) -> str:
+    return label(make_estimator(estimator, samples, tuple(options), {}))
 
 
 def collect(rows: Iterable[Row]) -> dict[str, Curves]:
     """Return the curves of one table by method."""
-    grouped: dict[str, dict[int, list[Row]]] = {}
-    seeds: dict[str, set[tuple[object, object]]] = {}
+    methods: dict[str, list[Row]] = {}
     for row in rows:
-        method = method_of(row)
-        grouped.setdefault(method, {}).setdefault(int(row["iteration"]), []).append(row)
-        seeds.setdefault(method, set()).add((row["seed"], row["models"]))
-    return {method: Curves(method, steps, len(seeds[method])) for method, steps in grouped.items()}
+        options = str(row.get("options") or "").split()
+        method = method_of(row["estimator"], row.get("samples"), options)
+        methods.setdefault(method, []).append(row)
+    return {
+        method: Curves(grouped(runs, "iteration"), len(grouped(runs, "seed", "models")))
+        for method, runs in methods.items()
+    }
 
 
 def evaluations(method: str) -> int:
     """Return K, the evaluations of f per image."""
     q = Independent(Bernoulli(logits=torch.zeros(200)), 1)
-    return plan.Racer.parsed(method).estimator().evaluations(q)
+    return estimator_of(method).evaluations(q)
 
 
 def published_text(kind: tuple[str, str], name: str) -> str:
@@ -123,11 +125,8 @@ def text(samples: Sequence[float], sign: float, digits: int = 2) -> str:
 def planned(kind: tuple[str, str]) -> list[str]:
     """Return the methods of one table that the sweep has, by label."""
     runs = [run for runs in plan.parts().values() for run in runs]
-    names = [
-        label(make_estimator(run.estimator, run.samples, run.options, {}))
-        for run in runs
-        if (run.protocol, run.data) == kind
-    ]
+    planned_runs = [run for run in runs if (run.protocol, run.data) == kind]
+    names = (method_of(run.estimator, run.samples, run.options) for run in planned_runs)
     return list(dict.fromkeys(names))
 
 
@@ -174,7 +173,7 @@ def not_run(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
 
 
 def marked(name: str) -> str:
-    return "" if plan.Racer.parsed(name).estimator().unbiased else " (biased)"
+    return "" if estimator_of(name).unbiased else " (biased)"
 
 
 def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
@@ -195,7 +194,7 @@ def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
             f"- {TITLES[kind]}: {text(samples, 1, digits)} after {curve.end:,} steps, {word} the "
             f"{published_text(kind, 'RODEO(3)')} of RODEO after {STEPS:,} ({gap:+.{digits}f})."
         )
-    return "\n".join(lines) or NOT_MEASURED
+    return "\n".join(lines)
 
 
 def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
@@ -204,12 +203,6 @@ def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
         (k, variables): collect(selected(rows, categories=k, variables=variables))
         for k, variables in plan.SIZES
     }
-
-
-def epochs_of(curve: Curves) -> tuple[float, float]:
-    """Return how many epochs a run has, and how many it was to have."""
-    row = curve.rows[curve.end][0]
-    return row["epoch"], row["epochs"]
 
 
 def lowest_bounds(sizes: dict[tuple[int, int], dict[str, Curves]]) -> str:
@@ -235,14 +228,12 @@ def lowest_bounds(sizes: dict[tuple[int, int], dict[str, Curves]]) -> str:
             line += f", {gap:.2f} nats before `{next_name}`{marked(next_name)}"
         line += f". Models that collapsed: {', '.join(collapsed)}." if collapsed else "."
         lines.append(line)
-    return "\n".join(lines) or NOT_MEASURED
+    return "\n".join(lines)
 
 
 def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple[str, str]:
     """Return the bounds by size, and bias and variance where exact gradients are known."""
     methods = list(dict.fromkeys(name for curves in sizes.values() for name in curves))
-    if not methods:
-        return NOT_MEASURED, NOT_MEASURED
     lines, biases = [], []
     for name in methods:
         cells, means = [], []
@@ -252,11 +243,10 @@ def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple
                 cells.append("not run")
                 continue
             samples = curve.samples("train", curve.end)
-            epoch, epochs = epochs_of(curve)
-            cut = "" if epoch >= epochs else f" (epoch {epoch:.0f})"
+            row = curve.rows[curve.end][0]
+            cut = "" if row["epoch"] >= row["epochs"] else f" (epoch {row['epoch']:.0f})"
             cells.append(text(samples, 1) + cut)
             means += [] if cut else [mean(samples)]
-            row = curve.rows[curve.end][0]
             if row.get("relative_bias2") is not None:
                 bias2, variance = row["relative_bias2"], row["relative_variance"]
                 size_text = f"{size[0]} x {size[1]}"
@@ -269,11 +259,11 @@ def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple
     ]
     head = ["estimator", *(f"{k} x {variables}" for k, variables in plan.SIZES), "mean"]
     names = ["estimator", "size", "squared bias", "variance"]
-    return table(head, lines), table(names, biases) if biases else NOT_MEASURED
+    return table(head, lines), table(names, biases)
 
 
 def tables_of_bits() -> dict[tuple[str, str], dict[str, Curves]]:
-    rows = read_if_measured("protocol/bits")
+    rows = read("protocol/bits")
     return {
         (protocol, data): collect(selected(rows, protocol=protocol, data=data))
         for protocol, data in TITLES
@@ -285,14 +275,11 @@ def values() -> dict[str, object]:
     sections = [
         f"### {TITLES[kind]}\n\n{bits_table(kind, curves)}" for kind, curves in tables.items()
     ]
-    sizes = by_size(read_if_measured("protocol/categories"))
+    sizes = by_size(read("protocol/categories"))
     bounds, bias = categorical_tables(sizes)
-    measured = any(tables.values())
-    picture = "![Train bounds over steps](figures/protocol.png)" if measured else ""
     return {
         "verdict": verdict(tables),
         "tables": "\n\n".join([*sections, not_run(tables)]),
-        "picture": picture,
         "lowest": lowest_bounds(sizes),
         "bounds": bounds,
         "bias": bias,
@@ -301,8 +288,6 @@ def values() -> dict[str, object]:
 
 def draw_curves(path: Path) -> None:
     """Draw the train bound over steps, a panel per table, with published ends as dotted lines."""
-    import matplotlib.pyplot as plt
-
     figure, panels = plt.subplots(2, 2, figsize=(8.5, 6), layout="constrained")
     tables = tables_of_bits()
     names = list(dict.fromkeys(name for curves in tables.values() for name in curves))
@@ -332,4 +317,4 @@ def draw_curves(path: Path) -> None:
 
 
 def figures() -> dict[str, Callable[[Path], None]]:
-    return {"protocol.png": draw_curves} if any(tables_of_bits().values()) else {}
+    return {"protocol.png": draw_curves}

@@ -1,21 +1,15 @@
 """The numbers of race.md."""
 
+from collections.abc import Iterable
 from math import exp, inf
 from statistics import mean, median
 
-from . import NOT_MEASURED, Row, grouped, read, read_if_measured, selected, table
+from . import Row, grouped, read, selected, table
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
-from benchmarks.cpu_races.judging import (
-    Standing,
-    Verdict,
-    is_unbiased,
-    ratio_text,
-    standings,
-    verdicts,
-)
-from benchmarks.race import RACE, TARGET, curves, label_of, reached, summaries
+from benchmarks.cpu_races.judging import Standing, Verdict, is_unbiased, standings, verdicts
+from benchmarks.race import RACE, TARGET, curves, reached, summaries
 
 Curve = list[Row]
 TITLES = {
@@ -90,50 +84,43 @@ def race_table(entries: list[Standing]) -> str:
 
 def cpu_section(runs: list[Row]) -> str:
     """Return a section per race: its target, who is first, and the table."""
-    if not runs:
-        return NOT_MEASURED
     parts = []
     for race, entries in standings(runs).items():
         target = next(row["target"] for row in runs if row["race"] == race)
         parts += [
-            f"### {TITLES.get(race, race)}",
-            f"Target: a {MEASURES.get(race, 'value')} of {target:g}. {winner(entries)}",
+            f"### {TITLES[race]}",
+            f"Target: a {MEASURES[race]} of {target:g}. {winner(entries)}",
             race_table(entries),
         ]
     return "\n\n".join(parts)
 
 
-def decisions(found: list[Verdict]) -> str:
-    """Return a table with a line per decision: the picks and what they cost."""
-    lines = []
-    for verdict in found:
-        bias = "allowed" if verdict.biased else "no"
-        picks = ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks))
-        ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
-        lines.append([verdict.race, bias, verdict.advice, picks, *ratios])
-    head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
-    return table(head, lines)
+def ratio_text(verdict: Verdict, ratio: float | None) -> str:
+    """Return a ratio as text; "over" if a pick did not reach the target."""
+    if ratio is None:
+        return "not raced"
+    return f"{'over ' if verdict.is_bound else ''}{ratio:.2f}"
 
 
 def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
-    """Return how good the picks of `catlog.advise` are."""
+    """Return how good the picks of `catlog.advise` are, a line per decision."""
     found = verdicts(ranking, picks)
-    if not found:
-        return NOT_MEASURED
-    text = decisions(found)
-    for advice in sorted({verdict.advice for verdict in found}):
-        given = [verdict for verdict in found if verdict.advice == advice]
-        ratios = [verdict.ratio for verdict in given if verdict.ratio is not None]
-        allowed = [verdict.allowed_ratio for verdict in given if verdict.allowed_ratio is not None]
-        if ratios:
-            text += (
-                f"\n\nThe {advice} advice is within 1.3 times the best on "
-                f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(given)} decisions, and within "
-                "1.3 times the best that it was allowed to pick on "
-                f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
-                f"{max(ratios):.2f} and {max(allowed):.2f}."
-            )
-    return text
+    lines = []
+    for verdict in found:
+        bias = "allowed" if verdict.biased else "no"
+        names = ", ".join(f"`{name}`" for name in verdict.picks)
+        ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
+        lines.append([verdict.race, bias, names, *ratios])
+    ratios = [verdict.ratio for verdict in found if verdict.ratio is not None]
+    allowed = [verdict.allowed_ratio for verdict in found if verdict.allowed_ratio is not None]
+    head = ("race", "bias", "picks", "ratio to the best", "to the best allowed")
+    return (
+        f"{table(head, lines)}\n\nThe advice is within 1.3 times the best on "
+        f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(found)} decisions, and within "
+        "1.3 times the best that it was allowed to pick on "
+        f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
+        f"{max(ratios):.2f} and {max(allowed):.2f}."
+    )
 
 
 def common_time(methods: dict[str, dict[int, Curve]]) -> float:
@@ -158,7 +145,6 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         steps = [
             next((row["step"] for row in c if row["train"] <= TARGET), inf) for c in runs.values()
         ]
-        step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
         bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
         lines.append(
             (
@@ -167,15 +153,20 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
                 average,
                 f"{mean(further):.2f}" if further else "",
                 "" if inf in steps else f"{mean(steps):,.0f}",
-                f"{step_ms:.3f}",
+                f"{step_ms(runs.values()):.3f}",
                 f"{bound:.2f}",
             )
         )
     return table(head, lines)
 
 
+def step_ms(runs: Iterable[Curve]) -> float:
+    """Return the mean milliseconds of a step."""
+    return mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in runs)
+
+
 def with_bias(name: str) -> str:
-    return name + ("" if is_unbiased(label_of(name)) else " (biased)")
+    return name + ("" if is_unbiased(name) else " (biased)")
 
 
 def steps_to(curve: Curve, target: float) -> float | None:
@@ -195,19 +186,16 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
         chosen = [curve for seed, curve in runs.items() if seed in seeds]
         if len(chosen) < len(seeds):
             continue
-        step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
         times = [[reached(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
         steps = mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0)
         seconds = [mean_or_blank(values, 2) for values in times]
-        lines.append((with_bias(name), *seconds, steps, f"{step_ms:.3f}"))
+        lines.append((with_bias(name), *seconds, steps, f"{step_ms(chosen):.3f}"))
     head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
     return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
 
 
 def many_draws(rows: list[Row]) -> str:
     """Return a table of the steps that estimators with many draws need."""
-    if not rows:
-        return NOT_MEASURED
     lines = []
     for name, runs in curves(rows).items():
         chosen = list(runs.values())
@@ -237,7 +225,7 @@ def kernels() -> str:
 def extra_kernels() -> int:
     """Return by how many kernels SlopeCateR's step with 6 corrections exceeds ReinMax's."""
     names = [row["method"] for row in read("speed/captured_kernels_cuda")]
-    return names.count("SlopeCateR(8)") - names.count("ReinMax-8")
+    return names.count("SlopeCateR(8)") - names.count("ReinMax(8)")
 
 
 def mean_steps(runs: dict[int, Curve]) -> str:
@@ -245,27 +233,23 @@ def mean_steps(runs: dict[int, Curve]) -> str:
     return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
 
 
-def step_seconds(runs: dict[int, Curve]) -> float:
-    """Return the mean seconds of a step over the fresh seeds."""
-    last = [runs[seed][-1] for seed in FRESH_SEEDS]
-    return mean(row["seconds"] / row["step"] for row in last)
-
-
 def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
     """Return how soon the exact gradient would reach 97, by the run with the most draws."""
-    names = ("exact_steps", "exact_at_reinmax", "exact_at_slope")
-    names += ("reinmax_8_steps", "reinmax_16_steps", "reinmax_8_seconds")
-    if not rows:
-        return dict.fromkeys(names, "?")
     exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
     steps = steps_to(exact, 97.0) or inf
-    eight, sixteen = methods["ReinMax-8"], methods["ReinMax(16)"]
-    prices = (step_seconds(eight), step_seconds(methods["SlopeCateR-8, sizes"]))
-    others = (steps_to(eight[421], 97.0) or inf, steps_to(sixteen[421], 97.0) or inf)
-    texts = [f"{steps:,.0f}", *(f"{steps * price:.1f}" for price in prices)]
-    texts += [f"{count:,.0f}" for count in others]
-    texts.append(mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1))
-    return dict(zip(names, texts, strict=True))
+    eight, sixteen = methods["ReinMax(8)"], methods["ReinMax(16)"]
+    costs = {
+        name: step_ms(methods[name][seed] for seed in FRESH_SEEDS) / 1000
+        for name in ("ReinMax(8)", "SlopeCateR(8)")
+    }
+    return {
+        "exact_steps": f"{steps:,.0f}",
+        "exact_at_reinmax": f"{steps * costs['ReinMax(8)']:.1f}",
+        "exact_at_slope": f"{steps * costs['SlopeCateR(8)']:.1f}",
+        "reinmax_8_steps": f"{steps_to(eight[421], 97.0) or inf:,.0f}",
+        "reinmax_16_steps": f"{steps_to(sixteen[421], 97.0) or inf:,.0f}",
+        "reinmax_8_seconds": mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1),
+    }
 
 
 def addition_runs(rows: list[Row]) -> list[Curve]:
@@ -274,8 +258,6 @@ def addition_runs(rows: list[Row]) -> list[Curve]:
 
 def versions(rows: list[Row]) -> str:
     """Return the median steps and CPU seconds to the target, a row per estimator."""
-    if not rows:
-        return NOT_MEASURED
     races, lines = ("bits", "one-hot", "attention"), []
     for method in sorted({row["method"] for row in rows}, key=by_estimator):
         line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
@@ -304,9 +286,8 @@ def values() -> dict[str, object]:
     losses = [mean(row["train"] for row in run[-10:]) for run in runs]  # an epoch has 93 steps
     accuracies = [row["accuracy"] for row in last]
     digits = [row["digit_accuracy"] for row in last]
-    gpu, runs_on_cpu = summaries(rows), read_if_measured("speed/cpu_races")
-    ranking_of_all = standings([*runs_on_cpu, *gpu])
-    targets = read_if_measured("speed/cpu_race_targets")
+    runs_on_cpu, many = read("speed/cpu_races"), read("speed/race_steps_cuda")
+    ranking_of_all = standings([*runs_on_cpu, *summaries(rows)])
     processors = sorted({row["cpu"] for row in runs_on_cpu})
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
@@ -314,18 +295,18 @@ def values() -> dict[str, object]:
         "in_turn": in_turn(methods, FRESH_SEEDS),
         "earlier": in_turn(methods, EARLIER_SEEDS),
         "kernels": kernels(),
-        "many_draws": many_draws(read_if_measured("speed/race_steps_cuda")),
+        "many_draws": many_draws(many),
         "extra_kernels": extra_kernels(),
-        **limit(methods, read_if_measured("speed/race_steps_cuda")),
-        "slope_steps": mean_steps(methods["SlopeCateR-8, sizes"]),
+        **limit(methods, many),
+        "slope_steps": mean_steps(methods["SlopeCateR(8)"]),
         "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
         "winner": winner(ranking_of_all[RACE]),
-        "processor": ", ".join(processors) or "a CPU",
-        "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
+        "processor": ", ".join(processors),
+        "target_seconds": f"{read('speed/cpu_race_targets')[0]['seconds']:g}",
         "cpu_races": cpu_section(runs_on_cpu),
-        "versions": versions(read_if_measured("speed/cpu_race_versions")),
-        "seldom": versions(read_if_measured("speed/cpu_race_seldom")),
-        "advice": advice_section(ranking_of_all, read_if_measured("speed/advice_picks")),
+        "versions": versions(read("speed/cpu_race_versions")),
+        "seldom": versions(read("speed/cpu_race_seldom")),
+        "advice": advice_section(ranking_of_all, read("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
         "digit_accuracy": f"{min(digits):.0%} to {max(digits):.0%}",

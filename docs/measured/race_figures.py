@@ -7,12 +7,12 @@ from statistics import median
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from . import Row, distinct, read, read_if_measured, selected
+from . import Row, distinct, read, selected
 from .race import MEASURES, TITLES, Curve, addition_runs, best_settings, class_of, mean_time
 
 # isort: split
 from benchmarks.cpu_races.judging import is_unbiased, standings
-from benchmarks.race import TARGET, curves, label_of, reached
+from benchmarks.race import TARGET, curves, reached
 
 # The colour of every estimator, whatever its settings.
 COLOURS = {
@@ -27,13 +27,12 @@ COLOURS = {
 OTHER_COLOUR = "#ec4899"
 # The README's curves and their labels.
 HEADLINE = {
-    "IndeCateR": "IndeCateR, 2 draws",
-    "RLOO-14": "RLOO, 14 draws",
-    "GS-8": "Gumbel-Softmax, 8 draws (biased)",
-    "SlopeCateR-8, sizes": "SlopeCateR, 8 draws",
-    "ReinMax-8": "ReinMax, 8 draws (biased)",
+    "IndeCateR(2)": "IndeCateR, 2 draws",
+    "RLOO(14)": "RLOO, 14 draws",
+    "GumbelSoftmax(8, hard=True)": "Gumbel-Softmax, 8 draws (biased)",
+    "SlopeCateR(8)": "SlopeCateR, 8 draws",
+    "ReinMax(8)": "ReinMax, 8 draws (biased)",
 }
-HEADLINE_COLOURS = {"RLOO-F": "#111827"}  # beside RLOO-S
 
 
 def look(method: str) -> tuple[str, str]:
@@ -44,8 +43,7 @@ def look(method: str) -> tuple[str, str]:
 def plot_run(axes: Axes, name: str, curve: Curve, label: str | None, width: float) -> None:
     shown = [row for row in curve if row["seconds"] > 0]
     seconds, bounds = [row["seconds"] for row in shown], [row["train"] for row in shown]
-    colour, line = look(label_of(name))
-    colour = HEADLINE_COLOURS.get(name, colour)
+    colour, line = look(name)
     axes.plot(seconds, bounds, line, color=colour, linewidth=width, label=label)
 
 
@@ -82,7 +80,7 @@ def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
         return mean_time(runs), min(curve[-1]["train"] for curve in runs.values())
 
     for name in sorted(methods, key=rank):
-        best.setdefault(class_of(label_of(name)), name)
+        best.setdefault(class_of(name), name)
     return list(best.values())
 
 
@@ -116,33 +114,26 @@ def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> 
         seconds = [row["seconds"] for row in curve]
         values.append([row["value"] for row in curve])
         axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
-    if values:
-        # From the value that half of the curves pass early on, so that the ends are distinct.
-        early = median(line[min(2, len(line) - 1)] for line in values if line)
-        beyond = target + 0.08 * (target - early)
-        axes.set_ylim(*sorted((early, beyond)))
+    # From the value that half of the curves pass early on, so that the ends are distinct.
+    early = median(line[min(2, len(line) - 1)] for line in values)
+    beyond = target + 0.08 * (target - early)
+    axes.set_ylim(*sorted((early, beyond)))
     axes.axhline(target, color="#9ca3af", linewidth=0.8, linestyle=":")
-    axes.set_title(TITLES.get(race, race), fontsize=11)
-    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES.get(race, "value"))
+    axes.set_title(TITLES[race], fontsize=11)
+    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES[race])
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     clean(axes)
 
 
 def cpu_races(path: Path) -> None:
     """Draw a panel per race, one below the other."""
-    runs = read_if_measured("speed/cpu_races")
-    points = read_if_measured("speed/cpu_race_curves")
+    runs, points = read("speed/cpu_races"), read("speed/cpu_race_curves")
     races = distinct(runs, "race")
-    size = (7.4, 3.2 * max(1, len(races)))
-    figure, panels = plt.subplots(
-        max(1, len(races)), 1, figsize=size, layout="constrained", squeeze=False
-    )
-    for race, axes in zip(races, panels[:, 0], strict=False):
+    size = (7.4, 3.2 * len(races))
+    figure, panels = plt.subplots(len(races), figsize=size, layout="constrained", squeeze=False)
+    for race, axes in zip(races, panels[:, 0], strict=True):
         plot_cpu_race(axes, race, selected(runs, race=race), selected(points, race=race))
     figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
-    if not races:
-        panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
-        panels[0, 0].set_axis_off()
     figure.savefig(path, dpi=130)
 
 

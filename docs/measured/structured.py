@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, read, read_if_measured, selected, short, table
+from . import Row, distinct, exponent, keyed, pivot, read, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -23,7 +23,7 @@ def picture(path: Path) -> None:
         dict.fromkeys((row["problem"], row["budget"], row["evaluations"]) for row in rows)
     )
     names = [name for name in distinct(rows, "method") if name != "RLOO"]
-    cells = {(row["method"], row["problem"], row["budget"]): row for row in rows}
+    cells = keyed(rows, "method", "problem", "budget")
     ratios = [
         [cells[name, problem, budget]["relative_to_rloo"] for problem, budget, _ in columns]
         for name in names
@@ -64,13 +64,7 @@ def picture(path: Path) -> None:
 
 
 def subset_times() -> str:
-    rows = read("subset/speed_cpu")
-    cells = {(row["what"], row["how"]): row["ms"] for row in rows}
-    names = distinct(rows, "how")
-    lines = [
-        [what, *(short(cells.get((what, name))) for name in names)]
-        for what in distinct(rows, "what")
-    ]
+    names, lines = pivot(read("subset/speed_cpu"), "what", "how", lambda row: short(row["ms"]))
     return table(["ms", *names], lines)
 
 
@@ -101,16 +95,6 @@ def autoencoder_losses(rows: list[Row]) -> str:
         lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
     head = (f"after {last:,.0f} steps", "most likely code", "a draw", "seeds", "seconds")
     return table(head, lines)
-
-
-def autoencoder_mnist(rows: list[Row]) -> str:
-    """Return the paragraph about all of MNIST, nothing if it was not measured."""
-    if not rows:
-        return ""
-    return (
-        "All of MNIST, 60,000 images (`python -m benchmarks.subset_autoencoder --data mnist`, "
-        "`results/subset/autoencoder_mnist.csv`):\n\n" + autoencoder_losses(rows)
-    )
 
 
 def autoencoder_picture(path: Path) -> None:
@@ -144,6 +128,22 @@ def coin_rewards(rows: list[Row]) -> str:
     return table([tokens, "mean reward", "least of a run", "paid exactly", "seeds"], lines)
 
 
+def sweep_times(rows: list[Row]) -> dict[str, str]:
+    """Return how the cost of SCateR's sweep grows with d, and its lead over a loop."""
+    numbers = {}
+    for kind, law in (("state", "with a state"), ("prefix", "without")):
+        sweeps = selected(rows, what="sweep", law=law)
+        (loop,) = selected(rows, what="loop", law=law)
+        (sweep,) = selected(sweeps, d=loop["d"])
+        sizes, times, counts = (
+            [row[column] for row in sweeps] for column in ("d", "milliseconds", "conditional_rows")
+        )
+        numbers[f"{kind}_growth"] = f"{exponent(sizes, times):.2f}"
+        numbers[f"{kind}_lead"] = f"{loop['milliseconds'] / sweep['milliseconds']:.0f}"
+        numbers["rows_growth"] = f"{exponent(sizes, counts):.2f}"
+    return numbers
+
+
 def values() -> dict[str, object]:
     coins = read("quality/coin_sequences")
     return {
@@ -152,8 +152,9 @@ def values() -> dict[str, object]:
         "subset_times": subset_times(),
         "subset_errors": subset_errors(),
         "autoencoder_losses": autoencoder_losses(read("subset/autoencoder")),
-        "autoencoder_mnist": autoencoder_mnist(read_if_measured("subset/autoencoder_mnist")),
+        "autoencoder_mnist": autoencoder_losses(read("subset/autoencoder_mnist")),
         "counts": counts(read("quality/counts")),
+        **sweep_times(read("quality/structured_scaling")),
     }
 
 
@@ -163,11 +164,6 @@ def figures() -> dict[str, object]:
 
 def counts(rows: list[Row]) -> str:
     """Return the variance of gradients for counts, by function and estimator."""
-    names = distinct(rows, "function")
-    methods = distinct(rows, "estimator")
-    cells = {(row["function"], row["estimator"]): row for row in rows}
-    lines = []
-    for method in methods:
-        variances = [short(cells[name, method]["variance"]) for name in names]
-        lines.append([method, cells[names[0], method]["evaluations"], *variances])
+    rows = [{**row, "method": f"{row['estimator']} | {row['evaluations']}"} for row in rows]
+    names, lines = pivot(rows, "method", "function", lambda row: short(row["variance"]))
     return table(("estimator", "evaluations", *names), lines)

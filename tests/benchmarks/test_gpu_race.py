@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.race import CapturedSteps, advise, label_of, summaries, with_picks
+from benchmarks.cpu_races.racers import estimator_of
+from benchmarks.race import CapturedSteps, advise, summaries
 
-import catlog
-from benchmarks import race
+from benchmarks import race, step_kernels
 from catlog import RLOO, Estimator, ReinMax
+from catlog.estimator import label
 from catlog.experiments import records
 
 
@@ -18,39 +19,24 @@ def options(picks: Path | None = None) -> argparse.Namespace:
         device="cpu",
         data="mnist-5000",
         seeds=[101],
-        advice="new",
-        without_table=False,
         epochs=0,
         picks=picks,
     )
 
 
-def test_names_of_racers() -> None:
-    assert label_of("RLOO-14") == label_of("RLOO(14)") == "RLOO(14)"
-    assert label_of("ReinMax-8") == "ReinMax(8)"
-    assert label_of("GS-8") == "GumbelSoftmax(8, hard=True)"
-    assert label_of("SlopeCateR-8, sizes") == "SlopeCateR(8)"
-    labels = [label_of(name) for name in race.RACERS]
-    assert len(set(labels)) == len(labels)
+def test_methods_are_labels() -> None:
+    assert [label(estimator_of(name)) for name in race.METHODS] == race.METHODS
 
 
 def test_runs_of_the_race_are_judged_by_their_labels() -> None:
     rows = [
         {"method": method, "seed": seed, "step": step, "seconds": float(step), "train": train}
-        for method, seed, end in (("GS-8", 0, 90.0), ("RLOO(2)", 1, 110.0))
+        for method, seed, end in (("GumbelSoftmax(8, hard=True)", 0, 90.0), ("RLOO(2)", 1, 110.0))
         for step, train in ((0, 120.0), (3, end))
     ]
     reached, late = summaries(rows)
     assert (reached["method"], reached["seconds"]) == ("GumbelSoftmax(8, hard=True)", 2.0)
     assert (late["method"], late["seconds"], late["trained"]) == ("RLOO(2)", None, 3.0)
-
-
-def test_picks_are_raced_under_the_names_of_racers() -> None:
-    chosen = ("SlopeCateR(8)", "RLOO(2)", "RLOO(14)", "ARMS(3)", "ARMS(3)")
-    picks = [{"race": "H200", "pick": name} for name in chosen]
-    picks.append({"race": "bits", "pick": "DARN(2)"})
-    methods = with_picks(["GS-8", "RLOO-S"], picks)
-    assert methods == ["GS-8", "RLOO-S", "SlopeCateR-8, sizes", "RLOO-14", "ARMS(3)"]
 
 
 class SlowToStart:
@@ -98,7 +84,7 @@ def test_picks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         advise(options(tmp_path / "picks.csv"))
     assert asked == [False, True]  # what the file holds is not asked again
     rows = records.read(tmp_path / "picks.csv")
-    assert [(row["race"], row["seed"], row["advice"]) for row in rows] == [("H200", 101, "new")] * 2
+    assert [(row["race"], row["seed"]) for row in rows] == [("H200", 101)] * 2
     assert [row["pick"] for row in rows] == ["RLOO(2)", "ReinMax(2)"]
 
 
@@ -106,27 +92,19 @@ def test_advice_comes_after_some_training(monkeypatch: pytest.MonkeyPatch) -> No
     steps: list[int] = []
     task = argparse.Namespace(training=argparse.Namespace(per_epoch=3), step=steps.append)
     monkeypatch.setattr(race, "made", lambda *_: task)
-    assert race.trained(1, argparse.Namespace(epochs=2)) is task
+    assert race.trained(1, argparse.Namespace(epochs=2, data="mnist", device="cpu")) is task
     assert steps == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("takes_step", [True, False])
-def test_step_is_passed_to_versions_that_take_one(
-    monkeypatch: pytest.MonkeyPatch, takes_step: bool
+def test_a_new_profile_replaces_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Answer:
-        estimator = RLOO(4)
-        seconds = 0.5
-
-    def with_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any, step: Any) -> Answer:
-        step(RLOO(4))
-        return Answer()
-
-    def without_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any) -> Answer:
-        return Answer()
-
-    monkeypatch.setattr(catlog, "advise", with_step if takes_step else without_step)
-    steps: list[Estimator] = []
-    row = race.pick(None, None, biased=True, seed=1, step=steps.append)
-    assert len(steps) == takes_step
-    assert row == {"biased": True, "pick": "RLOO(4)", "draws": 4, "pilot_seconds": 0.5}
+    """Also where a step has fewer kernels than before."""
+    monkeypatch.setattr("sys.argv", ["", "--methods", "RLOO(2)", "--folder", str(tmp_path)])
+    monkeypatch.setattr(step_kernels, "made", lambda *_: None)
+    monkeypatch.setattr(step_kernels, "step_times", lambda _: [{"method": "RLOO(2)", "ms": 1.0}])
+    for count in (3, 2):
+        rows = [{"method": "RLOO(2)", "kernel": i, "us": 1.0} for i in range(count)]
+        monkeypatch.setattr(step_kernels, "kernels", lambda *_, rows=rows: rows)
+        step_kernels.main()
+    assert records.read(tmp_path / "captured_kernels_cuda.csv") == rows

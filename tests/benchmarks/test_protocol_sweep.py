@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import protocol
-from catlog.experiments import DVAE, records
+from catlog.experiments import records
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -105,8 +105,3 @@ def test_processes_take_turns_where_there_is_no_mps(
     with protocol.shared_gpu(wanted=True):
         pass
     assert "take turns" in capsys.readouterr().out
-
-
-def test_labels_name_runs() -> None:
-    run = DVAE(protocol="bernoulli", **protocol.Racer.parsed(protocol.FIRST).settings)
-    assert (run.estimator, run.samples, run.options) == ("SlopeCateR", 2, ("corrections=1",))

@@ -1,13 +1,11 @@
 """The benchmarks of subsets run in their quick modes, and float32 is as precise as they say."""
 
-from math import inf, log
+from math import log
 from pathlib import Path
 
 import torch
-from benchmarks.subset_autoencoder import Autoencoder, Training, sum_of_gamma, train
-from benchmarks.tables import Table
+from benchmarks.subset_autoencoder import Autoencoder, sum_of_gamma
 
-import catlog
 from catlog.experiments import records
 from scripts import run
 
@@ -31,27 +29,8 @@ def test_subset_autoencoder(tmp_path: Path) -> None:
     for name in ("RLOO", "CritiCateR", "SIMPLE", "I-MLE"):
         losses = [row["loss"] for row in rows if row["estimator"] == name]
         assert losses[-1] < losses[0]
-
-
-def test_an_interrupted_autoencoder_resumes(tmp_path: Path) -> None:
-    """Two models in one step, stopped after every step, end as those of a whole run."""
-    images = torch.rand(50, 12, generator=torch.Generator().manual_seed(0))
-    results = []
-    for name, deadline in (("whole", inf), ("parts", 0.0)):
-        table = Table(tmp_path / f"{name}.csv", ("estimator", "lr", "seed", "step"))
-        calls = 0
-        while ("RLOO", 0.01, 4, 3) not in table:
-            model = Autoencoder(images.mean(0), 6, 5, 2, [3, 4])
-            torch.manual_seed(3)
-            training = Training("RLOO", catlog.RLOO(2), model, images, images, 0.01, [3, 4])
-            train(training, 3, 1, table, deadline)
-            calls += 1
-        assert calls == (1 if name == "whole" else 3)
-        rows = records.read(tmp_path / f"{name}.csv")
-        results.append([(row["seed"], row["step"], row["loss"]) for row in rows])
-    assert len(results[0]) == 8
-    assert results[0] == results[1]
-    assert not list(tmp_path.glob("*.pt"))
+    printed = run("benchmarks.subset_autoencoder", "--quick", "--seeds", "0", "--output", path)
+    assert "step " not in printed  # nothing is repeated
 
 
 def test_models_of_several_seeds_are_separate() -> None:

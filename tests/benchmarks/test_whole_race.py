@@ -3,23 +3,24 @@
 import argparse
 from pathlib import Path
 
-from benchmarks.whole_race import count, entrants, finished, standings, steps_to, time_steps
+import pytest
+from benchmarks.cpu_races.judging import standings
+from benchmarks.whole_race import count, entrants, summaries, time_steps
 
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
 
-def options(folder: Path, limit: float = 60.0) -> argparse.Namespace:
+def options(folder: Path) -> argparse.Namespace:
     return argparse.Namespace(
         data=["mnist-5000"],
         methods=["RLOO(2)", "ReinMax(2)"],
         seeds=[1],
         jobs=2,
-        limit=limit,
+        limit=60.0,
         device="cpu",
         steps=4,
         every=2,
-        folder=folder / "runs",
         times=folder / "times.csv",
         seconds=1e-3,
         output=folder / "curves.csv",
@@ -45,16 +46,16 @@ def test_runs_are_counted_once_and_timed(tmp_path: Path) -> None:
         ("ReinMax(2)", 2),
         ("ReinMax(2)", 4),
     ]
-    assert len(finished(rows)) == 2
-    count(options(tmp_path, limit=5.0))  # nothing is left to do
+    count(args)  # nothing is left to do
     assert records.read(args.output) == rows
     timing = options(tmp_path)
     timing.output = tmp_path / "times.csv"
     time_steps(timing)
     times = records.read(timing.output)
-    lines = standings(rows, times, "mnist-5000")
-    assert {line["method"] for line in lines} == set(args.methods)
-    assert all(line["ms"] > 0 and line["train 100"] is None for line in lines)
+    assert all(row["ms"] > 0 for row in times)
+    runs = summaries(rows, times)
+    assert {run["method"] for run in runs} == set(args.methods)
+    assert all(run["seconds"] is None and run["trained"] > 0 for run in runs)
 
 
 def test_the_first_to_the_first_target_is_on_top() -> None:
@@ -64,6 +65,8 @@ def test_the_first_to_the_first_target_is_on_top() -> None:
         for step, train in curve.items()
     ]
     times = [{"method": "A", "ms": 0.1}, {"method": "B", "ms": 1.0}]
-    lines = standings(rows, times, "mnist-5000")
-    assert [(line["method"], line["train 100"]) for line in lines] == [("A", 0.09), ("B", 0.6)]
-    assert steps_to(rows[:2], "train", 80.0) is None
+    (entries,) = standings(summaries(rows, times)).values()
+    assert [(entry.method, entry.seconds) for entry in entries] == [
+        ("A", pytest.approx(0.09)),
+        ("B", 0.6),
+    ]

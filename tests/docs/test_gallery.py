@@ -5,7 +5,6 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,89 +13,94 @@ import pytest
 import torch
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "gallery"
-
-
-Play = Callable[[str], str]
+PACKAGES = {
+    "lightning_module": "lightning",
+    "multidiscrete_policy": "gymnasium",
+    "notebook_pool": "cloudpickle",
+}
 
 
 @pytest.fixture
-def play(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Play:
-    """Return a function that runs a script in an empty folder and returns what it printed."""
+def text(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """Return what the script with the test's name prints, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CATLOG_QUICK", "1")
     matplotlib.use("Agg")
+    name = request.node.name.removeprefix("test_")
+    with warnings.catch_warnings(), torch.random.fork_rng(), matplotlib.rc_context():
+        if name == "lightning_module":
+            warnings.simplefilter("ignore")  # of Lightning's own imports
+        if name in PACKAGES:
+            pytest.importorskip(PACKAGES[name])
+        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+        matplotlib.pyplot.close("all")
+    assert (tmp_path / "demo" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    return capsys.readouterr().out
 
-    def run(name: str) -> str:
-        with torch.random.fork_rng(), matplotlib.rc_context():
-            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
-            matplotlib.pyplot.close("all")
-        assert (tmp_path / "demo" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-        return capsys.readouterr().out
 
-    return run
+def line_of(text: str, name: str) -> str:
+    """Return the line that starts with a name, without it."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return line.removeprefix(name)
 
 
 def numbers(text: str, name: str) -> list[float]:
     """Return the numbers behind a name, where a line starts with it."""
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-    return [float(number) for number in re.findall(r"-?\d+\.\d+", line[len(name) :])]
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", line_of(text, name))]
 
 
-def test_discrete_vae(play: Play) -> None:
-    text = play("discrete_vae")
+def test_discrete_vae(text: str) -> None:
     for name in ("IndeCateR", "RLOO", "Gumbel-Softmax, 0.5", "Gumbel-Softmax, 1.0"):
         assert 150 < numbers(text, name)[-1] < 300  # 784 fair bits would cost 543
 
 
-def test_poisson_autoencoder(play: Play) -> None:
-    text = play("poisson_autoencoder")
+def test_poisson_autoencoder(text: str) -> None:
     for name in ("CountDifferences", "RLOO, truncated"):
         assert 150 < numbers(text, name)[-1] < 300  # 784 fair bits would cost 543
     assert re.search(r"at most \d\.\de-\d+ lost beyond 31", text)
 
 
-def test_mnist_addition(play: Play) -> None:
-    text = play("mnist_addition")
+def test_mnist_addition(text: str) -> None:
     for name in ("IndeCateR, seed", "RLOO, seed"):
         sums, digits = numbers(text, name)
-        assert sums > 0.07  # a constant answer is right in 7.5 % of all sums at most
+        assert sums > 0.07  # a constant answer is right in at most 7.5 % of all sums
         assert digits > 0.15
 
 
-def test_adding_numbers(play: Play) -> None:
-    text = play("adding_numbers")
+def test_adding_numbers(text: str) -> None:
     assert "250 sums of two numbers of 8 digits" in text
     for name in ("IndeCateR, per digit", "RLOO, per digit", "RLOO, whole sum"):
         sums, digits = numbers(text, name)
         assert 0 <= sums <= digits < 0.6  # one epoch is too short to leave the plateau
 
 
-def test_hard_attention(play: Play) -> None:
-    text = play("hard_attention")
+def test_hard_attention(text: str) -> None:
     assert all(numbers(text, name)[0] > 0.15 for name in ("IndeCateR", "RLOO", "random glimpses"))
 
 
-def test_vq_autoencoder(play: Play) -> None:
-    text = play("vq_autoencoder")
+def test_vq_autoencoder(text: str) -> None:
     for name in ("IndeCateR", "RLOO", "Straight-Through"):
         error, perplexity = numbers(text, name)
         assert error < 0.1  # black images have 0.23
         assert 1 < perplexity <= 16
 
 
-def test_factored_bandit(play: Play) -> None:
-    text = play("factored_bandit")
-    names = ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")
-    variance = {name: numbers(text, name)[0] for name in names}
+def test_factored_bandit(text: str) -> None:
+    variance = {
+        name: numbers(text, name)[0]
+        for name in ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")
+    }
     assert 3 * variance["Reinforce, exact baseline"] < variance["Reinforce"]
     assert variance["IndeCateR"] < variance["Reinforce, exact baseline"]
     assert all(numbers(text, name)[1] > 0 for name in variance)  # nobody beats the best action
 
 
-def test_mixture_of_experts(play: Play) -> None:
-    text = play("mixture_of_experts")
+def test_mixture_of_experts(text: str) -> None:
     names = ("picked expert only", "Straight-Through", "ReinMax", "RLOO", "IndeCateR, 2 tokens")
     lines = [line for line in text.splitlines() if "distance of the mean" in line]
     assert len(lines) == len(names)
@@ -112,18 +116,16 @@ def test_mixture_of_experts(play: Play) -> None:
         assert 0.25 < share <= 1
 
 
-def test_feature_selection(play: Play) -> None:
-    text = play("feature_selection")
+def test_feature_selection(text: str) -> None:
     for name in ("IndeCateR", "RLOO"):
-        (line,) = [line for line in text.splitlines() if line.startswith(name)]
-        counted = re.search(r"keeps (\d+) of 13 real columns and (\d+) of 13 shuffled", line)
+        kept = r"keeps (\d+) of 13 real columns and (\d+) of 13 shuffled"
+        counted = re.search(kept, line_of(text, name))
         assert counted is not None
         assert int(counted[1]) > int(counted[2])
         assert numbers(text, name)[0] > 0.8
 
 
-def test_sudoku(play: Play) -> None:
-    text = play("sudoku")
+def test_sudoku(text: str) -> None:
     assert all(0.25 < numbers(text, name)[0] <= 1 for name in ("CritiCateR", "RLOO", "IndeCateR"))
 
 
@@ -139,18 +141,19 @@ def test_sudoku_rules() -> None:
     assert broken([0] * 16) == 36
 
 
-def test_oil_wildcatter(play: Play) -> None:
-    text = play("oil_wildcatter")
-    names = ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")
-    profits = {name: numbers(text, name) for name in names}
+def test_oil_wildcatter(text: str) -> None:
+    profits = {
+        name: numbers(text, name)
+        for name in ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")
+    }
     for name, (mean, best, worst) in profits.items():
         assert worst <= mean <= best == 22.5, name
         assert mean > 10, name  # a coin for every decision earns 5
     assert profits["exact gradient"][0] == max(mean for mean, _, _ in profits.values())
 
 
-def test_mixture_posterior(play: Play) -> None:
-    lines = play("mixture_posterior").splitlines()
+def test_mixture_posterior(text: str) -> None:
+    lines = text.splitlines()
     variance = {
         line.split()[0]: [float(v) for v in re.findall(r"\d+\.\d+", line)]
         for line in lines
@@ -160,28 +163,23 @@ def test_mixture_posterior(play: Play) -> None:
     assert variance["Exact"][1] < variance["IndeCateR"][1]
 
 
-def test_per_example_gradients(play: Play) -> None:
-    text = play("per_example_gradients")
-    names = ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
-    draws = {name: numbers(text, name)[0] for name in names}
+def test_per_example_gradients(text: str) -> None:
+    draws = {
+        name: numbers(text, name)[0]
+        for name in ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
+    }
     assert draws["RLOO, 68"] < draws["RLOO, 17 evaluations"]
     assert draws["IndeCateR, 68, Latin"] < draws["IndeCateR, 17"] < draws["RLOO, 17 evaluations"]
 
 
-def test_lightning_module(play: Play) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Lightning's own imports
-        pytest.importorskip("lightning")
-        text = play("lightning_module")
+def test_lightning_module(text: str) -> None:
     for name in ("SlopeCateR", "IndeCateR", "DisARM", "RLOO", "Straight-Through"):
         accuracy, loss = numbers(text, name)  # the loss went through the estimator in validation
         assert accuracy > 0.2
         assert 0 < loss < 2.31  # a guess costs log 10
 
 
-def test_multidiscrete_policy(play: Play) -> None:
-    pytest.importorskip("gymnasium")
-    text = play("multidiscrete_policy")
+def test_multidiscrete_policy(text: str) -> None:
     lines = text.splitlines()
     for name in ("IndeCateR", "RLOO"):
         (line,) = [line for line in lines if line.startswith(name) and "return" in line]
@@ -198,8 +196,7 @@ def test_multidiscrete_policy(play: Play) -> None:
     assert variance["IndeCateR"] < variance["RLOO"]
 
 
-def test_transformer_policy(play: Play) -> None:
-    text = play("transformer_policy")
+def test_transformer_policy(text: str) -> None:
     ends = re.findall(r"(?:at most|off by|norm) (\d\.\de[-+]\d+)", text)
     cached, recipe, naive = map(float, ends)
     assert cached < 1e-12  # float64: the cache is the same function
@@ -231,8 +228,7 @@ def test_transformer_policy_notices_a_wrong_cache(monkeypatch: pytest.MonkeyPatc
             q.log_prob(x)
 
 
-def test_coin_sequences(play: Play) -> None:
-    text = play("coin_sequences")
+def test_coin_sequences(text: str) -> None:
     (best,) = re.findall(r"best possible mean reward (\S+),", text)
     assert float(best) == 0.896  # 25 coins for the amounts from 1 to 12, at 0.05 each
     assert "depends on its padding" in text
@@ -247,21 +243,20 @@ def test_coin_sequences(play: Play) -> None:
     assert len(re.findall(r"^ +\d+ = ", text, re.MULTILINE)) == 12
 
 
-def test_maxcut(play: Play) -> None:
-    text = play("maxcut")
+def test_maxcut(text: str) -> None:
     counted = re.search(r"best of all cuts has (\d+) of", text)
     assert counted is not None
     for name in ("RLOO, no bonus", "RLOO, bonus", "CritiCateR, bonus"):
-        (line,) = [line for line in text.splitlines() if line.startswith(name)]
-        best = int(line.split()[-1])
+        best = int(line_of(text, name).split()[-1])
         # A random cut has 60 of 120 edges.
         assert 60 < numbers(text, name)[0] <= best <= int(counted[1])
 
 
-def test_product_modulo_7(play: Play) -> None:
-    text = play("product_modulo_7")
-    names = ("RLOO(40)", "RLOO(20), repeats=2", "IndeCateR(2)", "IndeCateR(1), repeats=2")
-    bias = {name: numbers(text, name)[:2] for name in names}
+def test_product_modulo_7(text: str) -> None:
+    bias = {
+        name: numbers(text, name)[:2]
+        for name in ("RLOO(40)", "RLOO(20), repeats=2", "IndeCateR(2)", "IndeCateR(1), repeats=2")
+    }
     for plain, repeated in zip(list(bias)[::2], list(bias)[1::2], strict=True):
         error = max(bias[plain][1], bias[repeated][1])
         assert bias[plain][0] < 0
@@ -270,9 +265,7 @@ def test_product_modulo_7(play: Play) -> None:
         assert numbers(text, name)[0] > 0.2
 
 
-def test_notebook_pool(play: Play) -> None:
-    pytest.importorskip("cloudpickle")
-    text = play("notebook_pool")
+def test_notebook_pool(text: str) -> None:
     before, after = numbers(text, "expected score")
     assert 0.7 < before < after < 1
     everything, selected = numbers(text, "all columns")
@@ -294,19 +287,17 @@ def test_missing_packages_are_named(
 def test_every_script_is_tested() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     for script in sorted(SCRIPTS.glob("*.py")):
-        assert f'play("{script.stem}")' in tests
+        assert f"def test_{script.stem}(text: str)" in tests
         assert script.read_text(encoding="utf-8").startswith(('"""\n', 'r"""\n'))
 
 
-def test_learning_to_explain(play: Play) -> None:
-    text = play("learning_to_explain")
+def test_learning_to_explain(text: str) -> None:
     (random,) = numbers(text, "random pixels")
     for name in ("RLOO", "SIMPLE"):
         assert numbers(text, name)[0] > random + 0.05
 
 
-def test_learning_to_rank(play: Play) -> None:
-    text = play("learning_to_rank")
+def test_learning_to_rank(text: str) -> None:
     (least_squares,) = numbers(text, "least squares")
     for name in ("RLOO", "CritiCateR"):
         assert numbers(text, name)[0] > least_squares + 0.01
