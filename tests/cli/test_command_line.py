@@ -1,6 +1,7 @@
 """The command line at 80 columns: early checks, extended runs, tables and reports that say it."""
 
 import re
+import shlex
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -226,6 +227,28 @@ def test_a_cut_copy_of_a_run_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untimed(Folder("copy")) == untimed(Folder("long"))
 
 
+def test_a_stopped_run_names_the_flags_that_continue_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def stop(*_: object, **settings: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("catlog.cli.main.execute", stop)
+    folder = "a folder/" + "with a long name/" * 5 + "run"
+    assert main(["run", *FLAGS, "--folder", folder]) == 130
+    *_, line = capsys.readouterr().out.strip().splitlines()
+    assert shlex.split(line)[-3:] == ["--resume", "--folder", folder]
+
+
+def test_errors_are_printed_unless_torchrun_has_started_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("RANK", "1")  # as some job schedulers do
+    assert "'isng' is not known" in error_of(["compare", "--problem", "isng"], capsys)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert error_of(["compare", "--problem", "isng"], capsys) == ""
+
+
 # --- tables
 
 
@@ -254,7 +277,7 @@ def test_times_of_the_bar_are_labelled() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "sweep", "plot", "report", "export", "compare", "list", "run dvae", "sweep addition"],
+    ["", "run", "sweep", "plot", "report", "export", "compare", "list", "run dvae", "sweep dvae"],
 )
 def test_help_fits_80_columns_and_has_no_markup(command: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):

@@ -62,9 +62,12 @@ def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:
 
 def test_figures_are_written(tmp_path: Path) -> None:
     rows = [*addition_rows(4, "RLOO-S", 0.5), *gradients_rows("additive", (3, 100), WELL)]
-    paths = figures.save_all(rows, tmp_path / "new")
+    paths = figures.save_all(evidence(rows), tmp_path / "new")
     assert [path.name for path in paths] == ["gradients-additive.png", "addition.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
+    with pytest.raises(ValueError, match=r"There is no run to report.*1 rows are left out"):
+        figures.save_all(evidence([{"method": "RLOO"}]), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_paper_methods_keep_their_colours_and_others_get_further_ones() -> None:

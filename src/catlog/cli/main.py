@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from ..experiments import (
 )
 from ..experiments.named_estimators import check_settings
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
+from ..experiments.ranks import launched_ranks
 from ..experiments.run import find_shorter_run
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.settings import Settings
@@ -111,7 +113,7 @@ class RunCommand(Checked):
                 bar.update(line, completed=done, total=total, visible=True, description=text)
 
             def notify(note: str) -> None:
-                console.print(escape(note), style="yellow", highlight=False)
+                _print_notes([note], console)
 
             try:
                 metrics = execute(
@@ -126,9 +128,10 @@ class RunCommand(Checked):
                 )
             except KeyboardInterrupt:
                 bar.stop()
+                flags = f"--resume --folder {shlex.quote(str(folder))}"
                 console.print(
-                    "Stopped. To continue, run the same command with "
-                    f"[bold]--resume --folder {escape(str(folder))}[/bold]."
+                    f"Stopped. To continue, run the same command with [bold]{escape(flags)}[/bold]",
+                    soft_wrap=True,  # so that the flags can be copied
                 )
                 return 130
         if not has_begun:
@@ -191,8 +194,7 @@ class SweepCommand(Checked):
         except KeyboardInterrupt:
             console.print("Stopped. Run the same command again to continue.")
             return 130
-        for note in notes:
-            console.print(escape(note), style="yellow", highlight=False)
+        _print_notes(notes, console)
         for problem in problems:
             console.print(escape(problem), style="red", highlight=False)
         parts = [rows for path in progress.experiments if (rows := records.read_run(path))]
@@ -258,10 +260,12 @@ class PlotCommand(Checked):
 
     def __call__(self) -> int:
         from ..report.figures import save_all
+        from ..report.runs import Evidence
 
-        rows = _read_runs(self.sources)
-        for path in save_all(rows, self.output, _read_step_times(self.step_times)):
+        evidence = Evidence.from_rows(_read_runs(self.sources), _read_step_times(self.step_times))
+        for path in save_all(evidence, self.output):
             print(path)
+        _print_notes(evidence.notes, Console())
         return 0
 
 
@@ -293,8 +297,7 @@ class ReportCommand(Checked):
             for row in content.rows:
                 table.add_row(*(escape(row[name]) for name in content.header))
             console.print(table)
-        for note in evidence.notes:
-            console.print(escape(note), style="yellow", highlight=False)
+        _print_notes(evidence.notes, console)
         for line in verdict_lines(evidence):
             console.print(escape(line), highlight=False)
         console.print(f"Report: {escape(str(self.output.resolve()))}", soft_wrap=True)
@@ -405,7 +408,7 @@ def main(arguments: list[str] | None = None) -> int:
             Command,
             args=arguments,
             prog="catlog",
-            description=__doc__,
+            description="Run experiments, report on them, and compare estimators.",
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
         return command()
@@ -420,7 +423,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _is_silent() -> bool:
     """Return True on all ranks of torchrun but the first."""
-    return int(os.environ.get("RANK", "0")) > 0
+    return launched_ranks() > 1 and int(os.environ["RANK"]) > 0
+
+
+def _print_notes(notes: Sequence[str], console: Console) -> None:
+    for note in notes:
+        console.print(escape(note), style="yellow", highlight=False)
 
 
 def _headline(experiment: str, row: Mapping[str, float]) -> str:

@@ -30,7 +30,7 @@ def read(source: Path | str) -> list[Row]:
 def _read_csv(path: Path) -> list[Row]:
     rows: list[Row] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark
             reader = csv.reader(file, strict=True)
             columns = [unguarded(name) for name in next(reader, [])]
             for line in filter(None, reader):
@@ -39,7 +39,7 @@ def _read_csv(path: Path) -> list[Row]:
                         f"line {reader.line_num} has {len(line)} cells, "
                         f"but there are {len(columns)} columns"
                     )
-                rows.append(dict(zip(columns, map(_cell, line), strict=True)))
+                rows.append(dict(zip(columns, map(_value, line), strict=True)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
     return rows
@@ -67,11 +67,12 @@ def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
     refuse_run_file(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
-    lines = [[_text(row.get(key), digits) for key in columns] for row in rows]
+    lines = [[cell(row.get(key), digits) for key in columns] for row in rows]
     write_csv(path, [list(map(guarded, columns)), *lines])
 
 
-def _text(value: Any, digits: int) -> str:
+def cell(value: Any, digits: int = 6) -> str:
+    """Return a value as the cell of a CSV file."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -81,11 +82,11 @@ def _text(value: Any, digits: int) -> str:
     return guarded(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
-def _cell(value: str) -> Any:
-    if value == "":
+def _value(cell: str) -> Any:
+    if cell == "":
         return None
-    text = unguarded(value)
-    return parse_literal(value) if text == value else text
+    text = unguarded(cell)
+    return parse_literal(cell) if text == cell else text
 
 
 def thinned(rows: list[Row], step: int) -> list[Row]:

@@ -3,7 +3,6 @@
 Curves are means over seeds, shaded by the standard error. Each method has one colour.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..experiments.records import Row
 from . import published
 from .looks import DATA, METRICS, STYLE
 from .panels import draw_curves, draw_dots, draw_legend, place_legend
-from .runs import Evidence, by_method, pick, section_of, values
-from .step_times import NO_STEP_TIMES, StepTimes
+from .runs import Evidence, by_method, pick, require_runs, section_of, values
 
 
 @dataclass(frozen=True)
@@ -273,14 +270,13 @@ def pictures(evidence: Evidence) -> list[Picture]:
     return [*synthetic, *dvae_pictures(evidence), *digits]
 
 
-def save_all(
-    rows: Iterable[Row], folder: Path | str, step_times: StepTimes = NO_STEP_TIMES
-) -> list[Path]:
+def save_all(evidence: Evidence, folder: Path | str) -> list[Path]:
     """Write all figures as PNG files and return their paths."""
     folder = Path(folder)
+    require_runs(evidence, folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for picture in pictures(Evidence.from_rows(rows, step_times)):
+    for picture in pictures(evidence):
         paths.append(folder / f"{picture.name}.png")
         picture.figure.savefig(paths[-1], dpi=150)
     return paths

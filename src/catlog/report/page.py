@@ -18,7 +18,7 @@ from . import figures, published, tables
 from .claims import judge
 from .figures import Picture
 from .panels import WIDE
-from .runs import Evidence, section_of
+from .runs import Evidence, require_runs, section_of
 from .step_times import NO_STEP_TIMES, StepTimes
 from .tables import Table
 
@@ -134,8 +134,7 @@ def write_page(
     """Write the page of collected runs and return its path; see :func:`report`."""
     refuse_run_file(path)
     path = Path(path)
-    if not evidence.runs:
-        raise ValueError(f"There is no run to report, so {path} was not written.")
+    require_runs(evidence, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page(evidence, provenance))
     return path
