@@ -1,5 +1,6 @@
 """The folder of a run: simultaneous and failed starts, torn and lost files, changed versions."""
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -349,15 +351,14 @@ def test_a_file_is_written_whole_or_not_at_all(
     path = tmp_path / "file"
     write_atomically(path, "old")
 
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            write_atomically(path, "new")
-    assert path.read_text(encoding="utf-8") == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", Mock(side_effect=error))
+            with pytest.raises(type(error)) as caught:
+                write_atomically(path, "new")
+        assert path.read_text(encoding="utf-8") == "old"
+        assert list(tmp_path.iterdir()) == [path]
+    assert str(caught.value).endswith(f"No space left on device: {str(path)!r}")
 
 
 def test_only_abandoned_parts_are_removed(tmp_path: Path) -> None:

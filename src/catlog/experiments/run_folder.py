@@ -428,5 +428,5 @@ def explained_when_full(path: Path) -> Iterator[None]:
         raise OSError(
             error.errno,
             f"The disk is full: {path} could not be written to. Earlier files are intact. "
-            "Free some space and run the same command with --resume.",
+            "Free some space and run the same command again (`catlog run` with --resume).",
         ) from error
