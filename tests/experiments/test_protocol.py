@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cutting import CutError, cut_at
 from torch import Tensor, nn
 from torch.distributions import Bernoulli
 from torch.nn.functional import leaky_relu, linear
@@ -328,13 +329,8 @@ SMALL = DVAE(
 
 def test_interrupted_run_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = execute(SMALL, tmp_path / "whole")
-
-    def stop(done: int, total: int, row: object) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=stop)
+    with pytest.raises(CutError):
+        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=cut_at(4))
     continued = execute(SMALL, tmp_path / "cut", resume=True)
     assert {**continued, "seconds": 0} == {**whole, "seconds": 0}
 

@@ -81,7 +81,7 @@ def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
     with Folder(tmp_path / "run").locked():
         with (
             pytest.raises(ValueError, match="another process"),
-            Folder(tmp_path / "run").locked(patience=0.0),
+            Folder(tmp_path / "run").locked(patience=0.1),
         ):
             pass
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
@@ -113,11 +113,9 @@ def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: P
 def test_a_run_that_failed_at_its_first_step_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(task: object, i: int) -> None:
-        raise MemoryError
-
+    step = "catlog.experiments.optimisation.OptimisationTask.step"
     with monkeypatch.context() as patch:
-        patch.setattr("catlog.experiments.optimisation.OptimisationTask.step", fail)
+        patch.setattr(step, Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             execute(CONFIG, tmp_path)
     assert execute(CONFIG, tmp_path)["iteration"] == 40
@@ -157,6 +155,72 @@ def test_a_run_with_damaged_checkpoints_starts_from_scratch(
     execute(CONFIG, cut, resume=True)
     assert [session["iteration"] for session in Folder(cut).sessions()] == [0, 0, 15]
     assert untimed(Folder(cut)) == whole
+
+
+@pytest.mark.parametrize(
+    "damage", ["last checkpoint cut", "last checkpoint flipped", "all checkpoints cut", "no digest"]
+)
+def test_a_damaged_checkpoint_is_detected(
+    damage: str, cut: Path, whole: list[dict[str, Any]]
+) -> None:
+    files = sorted(cut.glob("*.pt"))
+    if damage == "no digest":
+        files[-1].with_suffix(".sha256").unlink()
+    for file in files if damage.startswith("all") else files[-1:]:
+        content = bytearray(file.read_bytes())
+        if damage.endswith("cut"):
+            file.write_bytes(content[: len(content) // 2])
+        elif damage.endswith("flipped"):
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    start, state = Folder(cut).restore()
+    assert (start, state is None) == ((0, True) if damage.startswith("all") else (25, False))
+    with pytest.warns(UserWarning, match=r"checkpoint-000000030\.pt is damaged"):
+        execute(CONFIG, cut, resume=True)
+    assert untimed(Folder(cut)) == whole
+
+
+@pytest.mark.parametrize("keep", [0.97, 0.5, 0.0])
+def test_after_truncated_metrics_an_older_checkpoint_is_used(
+    keep: float, cut: Path, whole: list[dict[str, Any]]
+) -> None:
+    metrics = cut / "metrics.jsonl"
+    content = metrics.read_bytes()
+    metrics.write_bytes(content[: int(keep * len(content))])
+    with pytest.warns(UserWarning, match=r"the metrics of checkpoint-000000030\.pt are lost"):
+        execute(CONFIG, cut, resume=True)
+    assert untimed(Folder(cut)) == whole
+
+
+def test_full_disk(cut: Path, tmp_path: Path) -> None:
+    """A real ENOSPC: the metrics go to /dev/full."""
+    folder = Folder(cut)
+    kept = folder.metrics()
+    folder.metrics_path.rename(tmp_path / "safe")
+    folder.metrics_path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"disk is full.*--resume"):
+        folder.log({"iteration": 35})
+    folder.metrics_path.unlink()
+    (tmp_path / "safe").rename(folder.metrics_path)
+    assert folder.metrics() == kept
+    execute(CONFIG, cut, resume=True)
+    assert folder.finished()
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.checkpoint(5, {"x": torch.zeros(3)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        with pytest.raises(OSError, match="disk is full"):
+            folder.checkpoint(10, {"x": torch.ones(3)})
+    start, state = folder.restore()
+    assert start == 5
+    assert state is not None
+    assert state["x"].sum() == 0
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_undamaged_checkpoints_are_kept(cut: Path) -> None:
