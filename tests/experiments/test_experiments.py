@@ -213,6 +213,12 @@ def test_exact_gradient_of_the_synthetic_problems_is_right() -> None:
             torch.testing.assert_close(gradient, task.exact, rtol=1e-6, atol=1e-6)
 
 
+def test_a_relaxation_without_hard_draws_has_no_hard_draws() -> None:
+    soft = Gradients(estimator="GumbelSoftmax", options=("hard=False",)).task()
+    assert soft.E.hard is False
+    soft.step(0)
+
+
 def test_published_update_moves_all_by_the_first() -> None:
     task = replace(SMALL["optimisation"], update="published").task()
     before = task.logits.detach().clone()

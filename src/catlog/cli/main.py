@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from .. import __version__, problems
+from .. import problems
 from ..data.files import DataError
 from ..diagnostics.progress import progress_bar
 from ..estimator import ANY, INDEPENDENT, Kind
@@ -60,14 +59,6 @@ Chosen = (
     | Annotated[Addition, _subcommand(Addition)]
     | Annotated[Programs, _subcommand(Programs)]
 )
-# The metric of each experiment that a table or a bar shows, and its name with sign and unit.
-HEADLINE = {
-    "gradients": ("relative_variance", "relative variance"),
-    "optimisation": ("value", "value"),
-    "dvae": ("test", "negated test ELBO, nats"),
-    "addition": ("accuracy", "accuracy"),
-    "programs": ("accuracy", "accuracy"),
-}
 FULL_WIDTH = 72  # of a terminal in which the longest name of an estimator leaves space for the rest
 # The words of README for the kinds of distribution.
 KINDS = {Kind.INDEX: "categorical"}
@@ -89,6 +80,7 @@ class RunCommand(Checked):
 
     def __call__(self) -> int:
         config = self.experiment
+        metric, name = config.headline
         check_settings(config)
         folder = folder_for(config) if self.folder is None else self.folder
         extends = None
@@ -109,7 +101,8 @@ class RunCommand(Checked):
                     start = f"Resumes from iteration {done} of {total}."
                     notify(start if done else "Nothing to resume: starts from scratch.")
                 has_begun = True
-                text = _headline(config.name, row)
+                value = row.get(metric)
+                text = "running" if value is None else f"{name} {value:.5g}"
                 bar.update(line, completed=done, total=total, visible=True, description=text)
 
             def notify(note: str) -> None:
@@ -137,7 +130,6 @@ class RunCommand(Checked):
         if not has_begun:
             console.print("The run is complete already.")
         table = Table("metric", "value")
-        metric, name = HEADLINE[config.name]
         for key, value in metrics.items():
             label = f"{key} ({name})" if key == metric != name else key
             table.add_row(label, "" if value is None else f"{value:.6g}")
@@ -221,7 +213,7 @@ class SweepCommand(Checked):
         with contextlib.ExitStack() as stack:
             live = Live(console=console, refresh_per_second=1)
 
-            def watch(configs: Sequence[Settings]) -> None:
+            def watch() -> None:
                 if not live.is_started:  # not before the sweep: an error needs no table
                     stack.enter_context(live)
                 live.update(_sweep_table(progress, console))
@@ -241,7 +233,7 @@ class SweepCommand(Checked):
                 notify=notes.append,
                 stopped=progress.stop,
             )
-            watch(configs)
+            watch()
         if not console.is_terminal:
             console.line()  # the table has ended without one
         return problems, notes
@@ -397,12 +389,8 @@ Command = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; print errors of the user as one line, without a traceback."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments == ["--version"]:
-        print(f"catlog {__version__}")
-        return 0
     try:
         command: Callable[[], int] = tyro.cli(
             Command,
@@ -431,12 +419,6 @@ def _print_notes(notes: Sequence[str], console: Console) -> None:
         console.print(escape(note), style="yellow", highlight=False)
 
 
-def _headline(experiment: str, row: Mapping[str, float]) -> str:
-    metric, name = HEADLINE[experiment]
-    value = row.get(metric)
-    return "running" if value is None else f"{name} {value:.5g}"
-
-
 def _sweep_table(progress: SweepProgress, console: Console) -> Table:
     """Return a table of as many runs as fit on the screen, running ones first."""
     runs = progress.runs()
@@ -447,7 +429,7 @@ def _sweep_table(progress: SweepProgress, console: Console) -> Table:
     seconds = progress.seconds_left(runs)
     remaining = "" if seconds is None else f", about {_clock(seconds)} left"
     caption = f"{done} of {len(runs)} done{remaining}"
-    metric, name = HEADLINE[runs[0].experiment]
+    metric, name = EXPERIMENTS[runs[0].experiment].headline
     axes = list(progress.labels[runs[0].path])
     table = Table(caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     for axis in axes:

@@ -48,9 +48,13 @@ def _read_csv(path: Path) -> list[Row]:
 def read_run(path: Path) -> list[Row]:
     """Return the rows of the run in this folder, none without a run."""
     folder = Folder(path)
-    metrics = folder.metrics()
-    config = (folder.recorded_config() or folder.config()) if metrics else {}
-    return [{**config, **row} for row in metrics]
+    metrics, config = folder.metrics(), folder.recorded_config()
+    if metrics and config is None:
+        raise ValueError(
+            f"{folder.config_path} cannot be read, nor other records of the settings. "
+            f"Is {path} the folder of a run?"
+        )
+    return [{**(config or {}), **row} for row in metrics]
 
 
 def read_all(sources: Iterable[Path | str]) -> list[Row]:

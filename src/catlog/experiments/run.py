@@ -81,7 +81,15 @@ def execute(
     content = record(config)
 
     def look() -> tuple[dict[str, Any] | None, Folder | None]:
-        return _look_at(home, source, config, resume)
+        """Return the metrics of a complete run, and the folder of a shorter one to extend."""
+        home.check_config(content, resume=resume)
+        shorter = home if home.has_progress() else source
+        length = shorter.shorter_length(content)
+        if length is None:
+            return home.completed(content), None
+        change: dict[str, Any] = {config.length: length}
+        replace(config, **change).check_extension()
+        return home.completed(content), shorter
 
     with contextlib.ExitStack() as stack:
         ranks = stack.enter_context(join_ranks(config.torch_device))
@@ -118,24 +126,6 @@ def execute(
             notify=notify,
             patience=patience,
         )
-
-
-def _look_at(
-    home: Folder, source: Folder, config: Settings, resume: bool
-) -> tuple[dict[str, Any] | None, Folder | None]:
-    """Return the metrics of a complete run, and the folder of a shorter run to extend.
-
-    Raise if a folder cannot be used.
-    """
-    content = record(config)
-    home.check_config(content, resume=resume)
-    shorter = home if home.has_progress() else source
-    length = shorter.shorter_length(content)
-    if length is None:
-        return home.completed(content), None
-    change: dict[str, Any] = {config.length: length}
-    replace(config, **change).check_extension()
-    return home.completed(content), shorter
 
 
 def find_shorter_run(config: Settings) -> Path | None:

@@ -146,6 +146,7 @@ def page(evidence: Evidence, provenance: Mapping[str, str] | None = None) -> str
     templates = Environment(
         loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined
     )
+    judged = judge(evidence)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return templates.get_template("page.html.j2").render(
         css=(folder / "page.css").read_text(encoding="utf-8"),
@@ -153,7 +154,8 @@ def page(evidence: Evidence, provenance: Mapping[str, str] | None = None) -> str
         evidence=evidence,
         source=published.SOURCE,
         summary=tables.summary(evidence),
-        judged=judge(evidence),
+        decided=[pair for pair in judged if pair[1].outcome in DECIDED],
+        undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
         parts=[_part(section, evidence) for section in SECTIONS],
         provenance={**(provenance or {}), "page made": made},
     )
