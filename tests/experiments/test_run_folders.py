@@ -5,12 +5,14 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -367,6 +369,24 @@ def test_a_cache_that_cannot_be_written_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     with pytest.warns(UserWarning, match="CATLOG_CACHE"):
         assert load_or_make(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
+
+
+def test_events_are_written_also_if_a_metric_was_not_finite(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = cut / "metrics.jsonl"
+    *lines, last = metrics.read_text(encoding="utf-8").splitlines()
+    lines.append(json.dumps({**json.loads(last), "value": None}))
+    metrics.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    writer = MagicMock()
+    writer.__enter__.return_value = writer
+    tensorboard = SimpleNamespace(SummaryWriter=lambda folder: writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    execute(CONFIG, cut, resume=True, tensorboard=True)
+    calls = [call.args for call in writer.add_scalar.call_args_list]
+    assert all(isinstance(value, float) for _, value, _ in calls)
+    assert [step for name, _, step in calls if name == "value"] == [35, 40]
+    assert [step for name, _, step in calls if name == "gradient_variance"] == [30, 35, 40]
 
 
 # --- changed versions

@@ -155,7 +155,7 @@ def _with_events(writer: Any, watch: Watcher) -> Watcher:
     def write_and_watch(done: int, total: int, row: Mapping[str, float]) -> None:
         if done == row.get("iteration"):
             for key, value in row.items():
-                if key != "iteration":
+                if key != "iteration" and value is not None:  # None: not finite before a resumption
                     writer.add_scalar(key, value, done)
         watch(done, total, row)
 
