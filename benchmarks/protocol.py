@@ -164,7 +164,7 @@ def run_all(args: argparse.Namespace) -> list[str]:
     runs = chosen(args)
     begin = written = time.monotonic()
 
-    def watch(configs: Sequence[Any]) -> None:
+    def watch() -> None:
         nonlocal written
         if time.monotonic() > written + REFRESH:
             written = time.monotonic()

@@ -1,11 +1,13 @@
 """The command line at 80 columns: early checks, extended runs, tables and reports that say it."""
 
 import re
+import shlex
 import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -15,7 +17,15 @@ from catlog.__main__ import main
 from catlog.cli.main import _sweep_table
 from catlog.data.files import DataError
 from catlog.diagnostics.progress import progress_bar
-from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, folder_for
+from catlog.experiments import (
+    DVAE,
+    EXPERIMENTS,
+    Addition,
+    Gradients,
+    Optimisation,
+    execute,
+    folder_for,
+)
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
 from catlog.experiments.sweep_progress import SweepProgress
@@ -51,6 +61,8 @@ def error_of(command: list[str], capsys: Capture) -> str:
         ("run dvae --estimator RLO", "--estimator: 'RLO' is not known. Did you mean RLOO?"),
         ("run dvae --estimator rloo-f", "Did you mean RLOO-F?"),
         ("run dvae --options draw=latin", "IndeCateR has no setting draw. Did you mean draws?"),
+        ("run dvae --options draws", "--options: 'draws' must have the form name=value"),
+        ("run dvae --options draws=sideways", "IndeCateR: `draws` must be one of"),
         ("run addition --estimator ReinMax", "needs the derivative of f, which is zero"),
         ("run gradients --estimator ARM", "ARM is for bits, but there are 3 categories here"),
         ("sweep dvae --grid estimator=RLOO,RLOOO", "No run was started. --estimator: 'RLOOO'"),
@@ -86,12 +98,9 @@ def test_names_of_axes_may_have_dashes() -> None:
 def test_missing_data_leave_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """So the same command runs once the data are there."""
 
-    def load(name: str) -> Any:
-        raise DataError("the data are missing")
-
     command = ["run", "dvae", "--variables", "2", "--epochs", "1", "--batch", "2000"]
     with monkeypatch.context() as patch:
-        patch.setattr("catlog.experiments.dvae.load", load)
+        patch.setattr("catlog.experiments.dvae.load", Mock(side_effect=DataError("missing")))
         assert main(command) == 2
     assert not Path("runs").exists()
     assert main(command) == 0
@@ -133,7 +142,7 @@ def test_missing_ray_is_reported_without_a_table(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["sweep", *FLAGS, "--engine", "ray", "--grid", "seed=0,1"]) == 2
     captured = capsys.readouterr()
-    assert "Ray is not installed" in captured.err
+    assert "Ray is not installed: pip install 'catlog[ray]'" in captured.err
     assert captured.out == "2 runs of optimisation on Ray, stored in runs\n"
 
 
@@ -226,6 +235,25 @@ def test_a_cut_copy_of_a_run_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untimed(Folder("copy")) == untimed(Folder("long"))
 
 
+def test_a_stopped_run_names_the_flags_that_continue_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("catlog.cli.main.execute", Mock(side_effect=KeyboardInterrupt))
+    folder = "a folder/" + "with a long name/" * 5 + "run"
+    assert main(["run", *FLAGS, "--folder", folder]) == 130
+    *_, line = capsys.readouterr().out.strip().splitlines()
+    assert shlex.split(line)[-3:] == ["--resume", "--folder", folder]
+
+
+def test_errors_are_printed_unless_torchrun_has_started_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("RANK", "1")  # as some job schedulers do
+    assert "'isng' is not known" in error_of(["compare", "--problem", "isng"], capsys)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert error_of(["compare", "--problem", "isng"], capsys) == ""
+
+
 # --- tables
 
 
@@ -254,7 +282,10 @@ def test_times_of_the_bar_are_labelled() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "sweep", "plot", "report", "export", "compare", "list", "run dvae", "sweep addition"],
+    [
+        *("", "run", "sweep", "plot", "report", "export", "compare", "list", "sweep addition"),
+        *(f"run {name}" for name in EXPERIMENTS),
+    ],
 )
 def test_help_fits_80_columns_and_has_no_markup(command: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
@@ -341,10 +372,7 @@ def test_a_report_says_which_option_decides(capsys: Capture) -> None:
 def test_a_sweep_without_rows_writes_no_report(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def task(config: Optimisation) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(Optimisation, "task", task)
+    monkeypatch.setattr(Optimisation, "task", Mock(side_effect=MemoryError))
     Path("report.html").write_text("an earlier one", encoding="utf-8")
     assert main(["sweep", *FLAGS, "--report", "report.html"]) == 1
     assert Path("report.html").read_text(encoding="utf-8") == "an earlier one"

@@ -621,6 +621,9 @@ def plain():
 
 def nothing():
     return 1
+
+def broken():
+    return torch.zeros(2).colour
 """
 
 
@@ -648,10 +651,14 @@ def test_command(
         (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
         (f"{mine}:missing", "has no function 'missing'"),
         ("compare --problem no_such_module:f", "there is no module 'no_such_module'"),
+        ("compare --problem :f", "':f' is not known"),
         (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
     ):
         assert main(command.split()) == 2
         assert message in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(RuntimeError, match="my_problem_of_bits:broken raised") as caught:
+        main(f"{mine}:broken".split())
+    assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Published protocols: stacked models are single models, and bounds are bounds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle, product
 from math import log
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from cutting import CutError, cut_at
 from torch import Tensor, nn
-from torch.distributions import Bernoulli
+from torch.distributions import Bernoulli, Distribution
 from torch.nn.functional import leaky_relu, linear
 
 from catlog import NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, Estimator, Exact, SlopeCateR
@@ -62,9 +64,15 @@ def function(model: int | slice) -> Any:
     return f
 
 
-def gradient(E: Estimator, f: Any, logits: Tensor, **randomness: Tensor) -> Tensor:
+def gradient(
+    E: Estimator,
+    f: Any,
+    logits: Tensor,
+    law: Callable[[Tensor], Distribution] = bits,
+    **randomness: Tensor,
+) -> Tensor:
     leaf = logits.clone().requires_grad_()
-    E(f, bits(leaf), **randomness).sum().backward()
+    E(f, law(leaf), **randomness).sum().backward()
     assert leaf.grad is not None
     return leaf.grad
 
@@ -125,10 +133,13 @@ def test_control_variates_of_a_stack_are_those_of_single_models() -> None:
                 assert torch.allclose(stack.eta.grad[s, 0], single.eta.grad, rtol=1e-8)
 
 
+@pytest.mark.parametrize("law", [bits, one_hots])
 @pytest.mark.parametrize(
     "settings", [{}, {"slope_entries": 0}, {"slope_entries": 3}, {"corrections": 4}]
 )
-def test_slopecater_of_a_stack_is_that_of_single_models(settings: dict[str, int]) -> None:
+def test_slopecater_of_a_stack_is_that_of_single_models(
+    settings: dict[str, int], law: Callable[[Tensor], Distribution]
+) -> None:
     """Estimates and what is learned from them, over several calls."""
     torch.manual_seed(1)
     stack = stack_estimator(SlopeCateR(2, **settings), MODELS, D)  # type: ignore[arg-type]
@@ -136,43 +147,22 @@ def test_slopecater_of_a_stack_is_that_of_single_models(settings: dict[str, int]
     assert isinstance(stack, nn.Module)
     for module in (stack, *singles):
         module.double()
+
+    def f(model: int | slice) -> Any:
+        of_numbers = function(model)
+        numbers = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)  # of one-hot points
+        return of_numbers if law is bits else lambda x: of_numbers(x @ numbers)
+
     for _ in range(3):
-        logits = torch.randn(MODELS, BATCH, D, dtype=torch.float64)
-        x, start = bits(logits).sample((2,)), torch.rand(1, MODELS, BATCH, dtype=torch.float64)
-        together = gradient(stack, function(slice(None)), logits, x=x, start=start)
+        shape = (MODELS, BATCH, D) if law is bits else (MODELS, BATCH, D, 3)
+        logits = torch.randn(shape, dtype=torch.float64)
+        x, start = law(logits).sample((2,)), torch.rand(1, MODELS, BATCH, dtype=torch.float64)
+        together = gradient(stack, f(slice(None)), logits, law, x=x, start=start)
         for s, single in enumerate(singles):
-            alone = gradient(single, function(s), logits[s], x=x[:, s], start=start[:, s])
+            alone = gradient(single, f(s), logits[s], law, x=x[:, s], start=start[:, s])
             assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9)
             assert torch.allclose(stack.coefficients.gram[s], single.coefficients.gram)
             assert torch.allclose(stack.sizes.size2[s], single.sizes.size2)
-
-
-def test_slopecater_of_a_stack_of_one_hot_variables() -> None:
-    torch.manual_seed(2)
-    k = 3
-    stack = stack_estimator(SlopeCateR(2, corrections=2), MODELS, D)
-    singles = [SlopeCateR(2, corrections=2).double() for _ in range(MODELS)]
-    assert isinstance(stack, nn.Module)
-    stack.double()
-    weight = torch.randn(MODELS, 1, D, k, dtype=torch.float64)
-    for _ in range(2):
-        logits = torch.randn(MODELS, BATCH, D, k, dtype=torch.float64)
-        x = one_hots(logits).sample((2,))
-        start = torch.rand(1, MODELS, BATCH, dtype=torch.float64)
-
-        def of(E: Any, part: Any, logits: Tensor = logits, x: Tensor = x, u: Tensor = start) -> Any:
-            leaf = logits[part].clone().requires_grad_()
-            q = one_hots(leaf)
-
-            def f(points: Tensor) -> Tensor:
-                return (points * weight[part]).sum((-1, -2)) ** 3
-
-            E(f, q, x=x[:, part], start=u[:, part]).sum().backward()
-            return leaf.grad
-
-        together = of(stack, slice(None))
-        for s, single in enumerate(singles):
-            assert torch.allclose(together[s], of(single, s), rtol=1e-9, atol=1e-9)
 
 
 def test_states_are_not_shared_in_silence() -> None:
@@ -328,13 +318,8 @@ SMALL = DVAE(
 
 def test_interrupted_run_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = execute(SMALL, tmp_path / "whole")
-
-    def stop(done: int, total: int, row: object) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=stop)
+    with pytest.raises(CutError):
+        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=cut_at(4))
     continued = execute(SMALL, tmp_path / "cut", resume=True)
     assert {**continued, "seconds": 0} == {**whole, "seconds": 0}
 

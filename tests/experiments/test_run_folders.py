@@ -1,14 +1,18 @@
 """The folder of a run: simultaneous and failed starts, torn and lost files, changed versions."""
 
+import errno
 import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -79,7 +83,7 @@ def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
     with Folder(tmp_path / "run").locked():
         with (
             pytest.raises(ValueError, match="another process"),
-            Folder(tmp_path / "run").locked(patience=0.0),
+            Folder(tmp_path / "run").locked(patience=0.1),
         ):
             pass
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
@@ -111,11 +115,9 @@ def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: P
 def test_a_run_that_failed_at_its_first_step_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(task: object, i: int) -> None:
-        raise MemoryError
-
+    step = "catlog.experiments.optimisation.OptimisationTask.step"
     with monkeypatch.context() as patch:
-        patch.setattr("catlog.experiments.optimisation.OptimisationTask.step", fail)
+        patch.setattr(step, Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             execute(CONFIG, tmp_path)
     assert execute(CONFIG, tmp_path)["iteration"] == 40
@@ -155,6 +157,72 @@ def test_a_run_with_damaged_checkpoints_starts_from_scratch(
     execute(CONFIG, cut, resume=True)
     assert [session["iteration"] for session in Folder(cut).sessions()] == [0, 0, 15]
     assert untimed(Folder(cut)) == whole
+
+
+@pytest.mark.parametrize(
+    "damage", ["last checkpoint cut", "last checkpoint flipped", "all checkpoints cut", "no digest"]
+)
+def test_a_damaged_checkpoint_is_detected(
+    damage: str, cut: Path, whole: list[dict[str, Any]]
+) -> None:
+    files = sorted(cut.glob("*.pt"))
+    if damage == "no digest":
+        files[-1].with_suffix(".sha256").unlink()
+    for file in files if damage.startswith("all") else files[-1:]:
+        content = bytearray(file.read_bytes())
+        if damage.endswith("cut"):
+            file.write_bytes(content[: len(content) // 2])
+        elif damage.endswith("flipped"):
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    start, state = Folder(cut).restore()
+    assert (start, state is None) == ((0, True) if damage.startswith("all") else (25, False))
+    with pytest.warns(UserWarning, match=r"checkpoint-000000030\.pt is damaged"):
+        execute(CONFIG, cut, resume=True)
+    assert untimed(Folder(cut)) == whole
+
+
+@pytest.mark.parametrize("keep", [0.97, 0.5, 0.0])
+def test_after_truncated_metrics_an_older_checkpoint_is_used(
+    keep: float, cut: Path, whole: list[dict[str, Any]]
+) -> None:
+    metrics = cut / "metrics.jsonl"
+    content = metrics.read_bytes()
+    metrics.write_bytes(content[: int(keep * len(content))])
+    with pytest.warns(UserWarning, match=r"the metrics of checkpoint-000000030\.pt are lost"):
+        execute(CONFIG, cut, resume=True)
+    assert untimed(Folder(cut)) == whole
+
+
+def test_full_disk(cut: Path, tmp_path: Path) -> None:
+    """A real ENOSPC: the metrics go to /dev/full."""
+    folder = Folder(cut)
+    kept = folder.metrics()
+    folder.metrics_path.rename(tmp_path / "safe")
+    folder.metrics_path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"disk is full.*--resume"):
+        folder.log({"iteration": 35})
+    folder.metrics_path.unlink()
+    (tmp_path / "safe").rename(folder.metrics_path)
+    assert folder.metrics() == kept
+    execute(CONFIG, cut, resume=True)
+    assert folder.finished()
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.checkpoint(5, {"x": torch.zeros(3)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        with pytest.raises(OSError, match="disk is full"):
+            folder.checkpoint(10, {"x": torch.ones(3)})
+    start, state = folder.restore()
+    assert start == 5
+    assert state is not None
+    assert state["x"].sum() == 0
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_undamaged_checkpoints_are_kept(cut: Path) -> None:
@@ -303,6 +371,24 @@ def test_a_cache_that_cannot_be_written_warns(tmp_path: Path) -> None:
         assert load_or_make(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
 
 
+def test_events_are_written_also_if_a_metric_was_not_finite(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = cut / "metrics.jsonl"
+    *lines, last = metrics.read_text(encoding="utf-8").splitlines()
+    lines.append(json.dumps({**json.loads(last), "value": None}))
+    metrics.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    writer = MagicMock()
+    writer.__enter__.return_value = writer
+    tensorboard = SimpleNamespace(SummaryWriter=lambda folder: writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    execute(CONFIG, cut, resume=True, tensorboard=True)
+    calls = [call.args for call in writer.add_scalar.call_args_list]
+    assert all(isinstance(value, float) for _, value, _ in calls)
+    assert [step for name, _, step in calls if name == "value"] == [35, 40]
+    assert [step for name, _, step in calls if name == "gradient_variance"] == [30, 35, 40]
+
+
 # --- changed versions
 
 
@@ -349,15 +435,14 @@ def test_a_file_is_written_whole_or_not_at_all(
     path = tmp_path / "file"
     write_atomically(path, "old")
 
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            write_atomically(path, "new")
-    assert path.read_text(encoding="utf-8") == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", Mock(side_effect=error))
+            with pytest.raises(type(error)) as caught:
+                write_atomically(path, "new")
+        assert path.read_text(encoding="utf-8") == "old"
+        assert list(tmp_path.iterdir()) == [path]
+    assert str(caught.value).endswith(f"No space left on device: {str(path)!r}")
 
 
 def test_only_abandoned_parts_are_removed(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import catlog
+from catlog.data.files import FILES
 
 # A prefix of programs: packages named in MISSING cannot be imported, as if not installed.
 WITHOUT = """
@@ -37,10 +39,10 @@ def only_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loaded_by(program: str, *modules: str) -> list[bool]:
     """Return whether a new process has loaded the modules after running the program."""
-    report = f"import sys; {program}; print(*(int(name in sys.modules) for name in {modules!r}))"
+    report = f"import sys\n{program}\nprint(*(int(name in sys.modules) for name in {modules!r}))"
     command = [sys.executable, "-c", report]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [flag == "1" for flag in done.stdout.split()]
+    return [flag == "1" for flag in done.stdout.splitlines()[-1].split()]
 
 
 def run_without(package: str, program: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +58,8 @@ def test_importing_catlog_does_not_import_the_compiler() -> None:
 
 
 def test_importing_catlog_does_not_import_what_training_does_not_need() -> None:
-    modules = ("catlog.data", "catlog.diagnostics", "catlog.problems", "rich", "tyro", "statistics")
+    packages = ("catlog.data", "catlog.diagnostics", "catlog.problems", "catlog.pyro")
+    modules = (*packages, "pyro", "rich", "tyro", "statistics")
     assert loaded_by("import catlog", *modules) == [False] * len(modules)
 
 
@@ -69,10 +72,7 @@ except SystemExit:
     print()
 """
     modules = ("torch._dynamo", "matplotlib", "jinja2", "sklearn", "mlxtend", "catlog.report.page")
-    report = f"import sys\n{program}\nprint(*(int(name in sys.modules) for name in {modules!r}))"
-    command = [sys.executable, "-c", report]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1].split() == ["0"] * len(modules)
+    assert loaded_by(program, *modules) == [False] * len(modules)
 
 
 def test_names_that_are_imported_on_first_use() -> None:
@@ -103,14 +103,14 @@ def test_import_without_numpy_adds_no_warning_to_those_of_torch() -> None:
     assert done.stderr == alone.stderr
 
 
-def test_data_without_numpy_say_what_to_install() -> None:
-    done = run_without("numpy", "import catlog; catlog.data.load('mnist-5000')")
+@pytest.mark.parametrize("name", ["mnist-5000", "omniglot"])
+def test_data_without_numpy_say_what_to_install(name: str, tmp_path: Path) -> None:
+    (tmp_path / "omniglot").mkdir()
+    for file in FILES["omniglot"]:
+        (tmp_path / file.path).touch()
+    done = run_without("numpy", f"import catlog; catlog.data.load({name!r}, {str(tmp_path)!r})")
     expected = "catlog.data: the package 'numpy' is missing. Install it with: pip install 'catlog["
     assert expected in done.stderr.splitlines()[-1]
-
-
-def test_importing_catlog_does_not_import_pyro() -> None:
-    assert loaded_by("import catlog", "pyro", "catlog.pyro") == [False, False]
 
 
 @pytest.mark.parametrize("program", ["import catlog.pyro", "import catlog; catlog.pyro.ELBO"])

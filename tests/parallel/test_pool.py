@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from leftovers import MARK, leftovers, marked
 def simulator(point: Any) -> Any:
     """Return a number unless x has a 3 or more.
 
-    3: raise, 4: hang, 5: NaN, 6: die, 7: a word, 8: nothing, 9: an array.
+    3: raise, 4: hang, 5: NaN, 6: die, 7: a word, 8: nothing, 9: an array, 10: exit slowly.
     """
     worst = int(point.max())
     if worst == 3:
@@ -44,6 +45,9 @@ def simulator(point: Any) -> Any:
         time.sleep(100)
     if worst == 6:
         os.kill(os.getpid(), signal.SIGKILL)
+    if worst == 10:
+        sys.stdout = Mock(flush=lambda: time.sleep(0.3))
+        sys.exit(3)
     wrong = {5: float("nan"), 7: "seven", 8: None, 9: point}
     if worst in wrong:
         return wrong[worst]
@@ -96,13 +100,14 @@ def test_estimates_equal_those_of_the_same_function_in_torch(pool: Pool) -> None
         (7, "it returned 'seven', which is not a number"),
         (8, "it returned None, which is not a number"),
         (9, r"it returned an array of shape \(3,\), which is not a number; pass outputs=1"),
+        (10, r"its worker died \(exit code 3\)"),
     ],
 )
 def test_a_failure_names_the_row_and_the_pool_survives(kind: int, reason: str, pool: Pool) -> None:
     x = torch.zeros(5, 2, 3)
     x[3, 1, 2] = kind
     with pytest.raises(
-        RowError, match=rf"row \(3, 1\), where x = \[0\., 0\., {kind}\.\]: {reason}"
+        RowError, match=rf"row \(3, 1\), where x = \[ *0\., +0\., {kind}\.\]: {reason}"
     ) as caught:
         pool(x)
     assert caught.value.row == (3, 1)

@@ -198,6 +198,10 @@ def test_step_times_decide_over_the_clocks() -> None:
     assert decide(dvae.train_at_equal_time, rows, slow).outcome == NO
     two_methods = StepTimes({("dvae", "IndeCateR"): 1.0, ("dvae", "RLOO-F"): 4.0})
     assert decide(dvae.train_at_equal_time, rows, two_methods).outcome == UNTESTED
+    of_two = StepTimes(
+        {("dvae, 10 categories", name): 1.0 for name in ("IndeCateR", "IndeCateR-D")}
+    )
+    assert decide(dvae.categorical, categorical(LIMITS), of_two).outcome == UNTESTED
     uneven = StepTimes({("optimisation", "IndeCateR"): 1.0, ("optimisation", "GS-F"): 30.0})
     assert decide(opt.optimisation_time, optimised(**SPEEDS), uneven).outcome == NO
 

@@ -79,7 +79,7 @@ def test_claims_belong_to_sections() -> None:
 def test_page_without_runs_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("an earlier report", encoding="utf-8")
-    with pytest.raises(ValueError, match="There is no run to report"):
+    with pytest.raises(ValueError, match=r"There is no run to report.*1 rows are left out"):
         report([{"method": "RLOO", "ms": 2.0}], path)
     assert path.read_text(encoding="utf-8") == "an earlier report"
 

@@ -1,10 +1,12 @@
 """From rows to runs, and from numbers to text."""
 
 import math
+from pathlib import Path
 
 import pytest
 from made_up_rows import addition_rows
 
+from catlog.experiments import records
 from catlog.report import published
 from catlog.report.formatting import format_number
 from catlog.report.runs import Evidence, method_label
@@ -54,6 +56,27 @@ def test_rows_of_no_run_are_counted() -> None:
     rows = [*addition_rows(4, "RLOO-F", 0.5, epochs=2, seeds=1), {"method": "RLOO", "ms": 2.0}]
     (note,) = Evidence.from_rows(rows).notes
     assert note == "1 rows are left out: they are not of a run of a known experiment."
+
+
+def test_a_run_and_its_table_are_one_run(tmp_path: Path) -> None:
+    """A table has a text where a run has a list, and nothing where a setting is empty."""
+    rows = addition_rows(4, "RLOO-F", 0.5, epochs=2, seeds=1)
+    for options in ([], ["draws=latin", "validate=False"]):
+        run = [{**row, "options": options, "samples": None, "clip": 1 / 3} for row in rows]
+        records.write(run, tmp_path / "runs.csv")
+        evidence = Evidence.from_rows([*run, *records.read(tmp_path / "runs.csv")])
+        assert len(evidence.runs) == 1
+        assert evidence.notes == ()
+
+
+def test_runs_with_another_network_or_other_data_are_not_averaged() -> None:
+    row = {"experiment": "programs", "estimator": "IndeCateR", "iteration": 0}
+    changes = ({}, {"network": "conv"}, {"shift": 2}, {"decay": False}, {"sequences": 500})
+    changes += ({"value_samples": 9}, {"restart": 20}, {"floor": 1e-4})
+    rows = [{**row, **change, "seed": seed} for seed, change in enumerate(changes)]
+    methods = Evidence.from_rows(rows).methods("programs")
+    assert [len(runs) for runs in methods.values()] == [1] * len(changes)
+    assert "IndeCateR network=conv" in methods
 
 
 def test_labels_name_the_settings_that_differ_from_the_paper() -> None:

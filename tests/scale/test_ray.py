@@ -68,7 +68,7 @@ def test_a_killed_worker_is_replaced(local: Path, tmp_path: Path) -> None:
     """kill -9 of a run with a checkpoint: it is resumed, all 24 finish, and none runs twice."""
     killed: list[tuple[Path, int]] = []
 
-    def kill_one(configs: list[Any]) -> None:
+    def kill_one() -> None:
         done = sum(Folder(folder_for(config, tmp_path)).finished() for config in configs)
         for config in configs if done >= 6 and not killed else []:
             folder = Folder(folder_for(config, tmp_path))
@@ -112,7 +112,7 @@ def test_a_killed_process_of_a_local_sweep_is_replaced(tmp_path: Path) -> None:
     """Its run is resumed in a new process, and the other ones are not affected."""
     killed: list[int] = []
 
-    def kill_one(configs: list[Any]) -> None:
+    def kill_one() -> None:
         for config in configs if not killed else []:
             folder = Folder(folder_for(config, tmp_path))
             if not folder.finished() and list(folder.path.glob("checkpoint-*.sha256")):
@@ -136,7 +136,7 @@ def test_a_killed_process_of_a_local_sweep_is_replaced(tmp_path: Path) -> None:
 def test_a_run_that_always_dies_is_reported(tmp_path: Path) -> None:
     """The others finish."""
 
-    def kill(configs: list[Any]) -> None:
+    def kill() -> None:
         for session in Folder(folder_for(LONG, tmp_path)).sessions()[-1:]:
             if os.path.exists(f"/proc/{session['process']}"):
                 os.kill(session["process"], signal.SIGKILL)

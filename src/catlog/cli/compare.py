@@ -181,7 +181,7 @@ def _options(name: str, text: str) -> tuple[str, ...]:
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
     """Return f, q (or what makes it), its parameters or None, and the reference or None."""
-    is_own = ":" in problem
+    is_own = problem.find(":") > 0
     if not is_own and problem not in problems.PROBLEMS:
         advice = did_you_mean(problem, problems.PROBLEMS)
         raise ValueError(
@@ -210,14 +210,15 @@ def _call(module: str, function: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return getattr(importlib.import_module(module), function)()
+        make = getattr(importlib.import_module(module), function, None)
+        if callable(make):
+            return make()
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
         raise ValueError(
             f"--problem: there is no module {module!r}, neither in this folder nor installed."
         ) from error
-    except AttributeError as error:
-        raise ValueError(
-            f"--problem: {module} has no function {function!r} that can be called: {error}."
-        ) from error
+    except Exception as error:  # a mistake in the user's code, whose traceback is needed
+        raise RuntimeError(f"--problem: {module}:{function} raised an error.") from error
+    raise ValueError(f"--problem: {module} has no function {function!r}.")

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import sys
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from .. import __version__, problems
+from .. import problems
 from ..data.files import DataError
 from ..diagnostics.progress import progress_bar
 from ..estimator import ANY, INDEPENDENT, Kind
@@ -33,6 +33,7 @@ from ..experiments import (
 )
 from ..experiments.named_estimators import check_settings
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
+from ..experiments.ranks import launched_ranks
 from ..experiments.run import find_shorter_run
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.settings import Settings
@@ -58,14 +59,6 @@ Chosen = (
     | Annotated[Addition, _subcommand(Addition)]
     | Annotated[Programs, _subcommand(Programs)]
 )
-# The metric of each experiment that a table or a bar shows, and its name with sign and unit.
-HEADLINE = {
-    "gradients": ("relative_variance", "relative variance"),
-    "optimisation": ("value", "value"),
-    "dvae": ("test", "negated test ELBO, nats"),
-    "addition": ("accuracy", "accuracy"),
-    "programs": ("accuracy", "accuracy"),
-}
 FULL_WIDTH = 72  # of a terminal in which the longest name of an estimator leaves space for the rest
 # The words of README for the kinds of distribution.
 KINDS = {Kind.INDEX: "categorical"}
@@ -87,6 +80,7 @@ class RunCommand(Checked):
 
     def __call__(self) -> int:
         config = self.experiment
+        metric, name = config.headline
         check_settings(config)
         folder = folder_for(config) if self.folder is None else self.folder
         extends = None
@@ -107,11 +101,12 @@ class RunCommand(Checked):
                     start = f"Resumes from iteration {done} of {total}."
                     notify(start if done else "Nothing to resume: starts from scratch.")
                 has_begun = True
-                text = _headline(config.name, row)
+                value = row.get(metric)
+                text = "running" if value is None else f"{name} {value:.5g}"
                 bar.update(line, completed=done, total=total, visible=True, description=text)
 
             def notify(note: str) -> None:
-                console.print(escape(note), style="yellow", highlight=False)
+                _print_notes([note], console)
 
             try:
                 metrics = execute(
@@ -126,15 +121,15 @@ class RunCommand(Checked):
                 )
             except KeyboardInterrupt:
                 bar.stop()
+                flags = f"--resume --folder {shlex.quote(str(folder))}"
                 console.print(
-                    "Stopped. To continue, run the same command with "
-                    f"[bold]--resume --folder {escape(str(folder))}[/bold]."
+                    f"Stopped. To continue, run the same command with [bold]{escape(flags)}[/bold]",
+                    soft_wrap=True,  # so that the flags can be copied
                 )
                 return 130
         if not has_begun:
             console.print("The run is complete already.")
         table = Table("metric", "value")
-        metric, name = HEADLINE[config.name]
         for key, value in metrics.items():
             label = f"{key} ({name})" if key == metric != name else key
             table.add_row(label, "" if value is None else f"{value:.6g}")
@@ -191,8 +186,7 @@ class SweepCommand(Checked):
         except KeyboardInterrupt:
             console.print("Stopped. Run the same command again to continue.")
             return 130
-        for note in notes:
-            console.print(escape(note), style="yellow", highlight=False)
+        _print_notes(notes, console)
         for problem in problems:
             console.print(escape(problem), style="red", highlight=False)
         parts = [rows for path in progress.experiments if (rows := records.read_run(path))]
@@ -219,7 +213,7 @@ class SweepCommand(Checked):
         with contextlib.ExitStack() as stack:
             live = Live(console=console, refresh_per_second=1)
 
-            def watch(configs: Sequence[Settings]) -> None:
+            def watch() -> None:
                 if not live.is_started:  # not before the sweep: an error needs no table
                     stack.enter_context(live)
                 live.update(_sweep_table(progress, console))
@@ -239,7 +233,7 @@ class SweepCommand(Checked):
                 notify=notes.append,
                 stopped=progress.stop,
             )
-            watch(configs)
+            watch()
         if not console.is_terminal:
             console.line()  # the table has ended without one
         return problems, notes
@@ -258,10 +252,12 @@ class PlotCommand(Checked):
 
     def __call__(self) -> int:
         from ..report.figures import save_all
+        from ..report.runs import Evidence
 
-        rows = _read_runs(self.sources)
-        for path in save_all(rows, self.output, _read_step_times(self.step_times)):
+        evidence = Evidence.from_rows(_read_runs(self.sources), _read_step_times(self.step_times))
+        for path in save_all(evidence, self.output):
             print(path)
+        _print_notes(evidence.notes, Console())
         return 0
 
 
@@ -293,8 +289,7 @@ class ReportCommand(Checked):
             for row in content.rows:
                 table.add_row(*(escape(row[name]) for name in content.header))
             console.print(table)
-        for note in evidence.notes:
-            console.print(escape(note), style="yellow", highlight=False)
+        _print_notes(evidence.notes, console)
         for line in verdict_lines(evidence):
             console.print(escape(line), highlight=False)
         console.print(f"Report: {escape(str(self.output.resolve()))}", soft_wrap=True)
@@ -394,18 +389,14 @@ Command = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; print errors of the user as one line, without a traceback."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments == ["--version"]:
-        print(f"catlog {__version__}")
-        return 0
     try:
         command: Callable[[], int] = tyro.cli(
             Command,
             args=arguments,
             prog="catlog",
-            description=__doc__,
+            description="Run experiments, report on them, and compare estimators.",
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
         return command()
@@ -420,13 +411,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _is_silent() -> bool:
     """Return True on all ranks of torchrun but the first."""
-    return int(os.environ.get("RANK", "0")) > 0
+    return launched_ranks() > 1 and int(os.environ["RANK"]) > 0
 
 
-def _headline(experiment: str, row: Mapping[str, float]) -> str:
-    metric, name = HEADLINE[experiment]
-    value = row.get(metric)
-    return "running" if value is None else f"{name} {value:.5g}"
+def _print_notes(notes: Sequence[str], console: Console) -> None:
+    for note in notes:
+        console.print(escape(note), style="yellow", highlight=False)
 
 
 def _sweep_table(progress: SweepProgress, console: Console) -> Table:
@@ -439,7 +429,7 @@ def _sweep_table(progress: SweepProgress, console: Console) -> Table:
     seconds = progress.seconds_left(runs)
     remaining = "" if seconds is None else f", about {_clock(seconds)} left"
     caption = f"{done} of {len(runs)} done{remaining}"
-    metric, name = HEADLINE[runs[0].experiment]
+    metric, name = EXPERIMENTS[runs[0].experiment].headline
     axes = list(progress.labels[runs[0].path])
     table = Table(caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     for axis in axes:

@@ -113,7 +113,7 @@ MIRRORS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000')."
+EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000'), --data mnist-5000."
 
 
 def locate(file: File, folder: str | Path | None = None) -> Path:

@@ -7,14 +7,13 @@ import zipfile
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int64, Shaped, UInt8
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from ..files.cache import cache_folder, write_cache
+from ..files.cache import cache_folder, load_or_make
 from .files import DataError, File, check_content, damaged, file_sha256, imports_of_extra, sha256
 
 NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")
-Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
 
 
 def read_omniglot(
@@ -26,16 +25,11 @@ def read_omniglot(
     split ("train" or "test") and the image's name. So the images that the paper drops from either
     end are the same here.
 
-    Decoded images are cached under the zip's digest. A damaged or foreign file there is replaced.
+    Decoded images are cached under the zip's digest. A damaged file there is replaced.
     """
-    with imports_of_extra():
-        import numpy as np
-    cached = cache_folder() / f"omniglot-{split}-{file_sha256(path)[:16]}.npz"
-    decoded = restore(cached, file.shape[0])
-    if decoded is None:
-        images, labels = decoded = decode(path, file, split)
-        write_cache(cached, lambda out: np.savez(out, images=images.numpy(), labels=labels.numpy()))
-    return decoded[0].float() / 64, decoded[1]
+    cached = cache_folder() / f"omniglot-{split}-{file_sha256(path)[:16]}.pt"
+    decoded = load_or_make(cached, lambda: decode(path, file, split))
+    return decoded["images"].float() / 64, decoded["labels"]
 
 
 def shrink(
@@ -56,8 +50,8 @@ def shrink(
     )[:, 0]
 
 
-def decode(path: Path, file: File, split: str) -> Decoded:
-    """Return the images of a zip in 64ths, and their labels; check all of its content."""
+def decode(path: Path, file: File, split: str) -> dict[str, Tensor]:
+    """Return the ``images`` of a zip in 64ths, and their ``labels``; check all of its content."""
     with imports_of_extra():
         import numpy as np
         from PIL import Image
@@ -100,25 +94,4 @@ def decode(path: Path, file: File, split: str) -> Decoded:
     check_content(path, sha256("".join(digests).encode()), file.content)
     md5s = [hashlib.md5(key.encode(), usedforsecurity=False).digest() for key in keys]
     order = torch.tensor(sorted(range(count), key=md5s.__getitem__))
-    return torch.cat(chunks)[order], torch.tensor(labels)[order]
-
-
-def restore(cached: Path, count: int) -> Decoded | None:
-    """Return cached images and labels, or None if the file is missing or damaged."""
-    import numpy as np
-
-    try:
-        with open(cached, "rb") as stream:
-            with zipfile.ZipFile(stream) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-            if size > (784 + 8) * count + 1000:
-                return None  # a foreign file, perhaps too large for the memory
-            stream.seek(0)
-            with np.load(stream) as arrays:
-                images, labels = arrays["images"], arrays["labels"]
-    except Exception:  # any damage: the images are decoded again
-        return None
-    shapes, dtypes = (images.shape, labels.shape), (images.dtype, labels.dtype)
-    if shapes != ((count, 784), (count,)) or dtypes != (np.uint8, np.int64):
-        return None
-    return torch.from_numpy(images), torch.from_numpy(labels)
+    return {"images": torch.cat(chunks)[order], "labels": torch.tensor(labels)[order]}

@@ -43,6 +43,7 @@ class Addition(Settings):
     """Log every N steps; None: once per epoch."""
 
     name: ClassVar[str] = "addition"
+    headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
     length: ClassVar[str] = "epochs"
     divides: ClassVar[bool] = True
     has_derivative: ClassVar[bool] = False

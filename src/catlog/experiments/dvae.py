@@ -1,7 +1,7 @@
 """Experiment 3 of the paper: a discrete variational autoencoder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import Any, ClassVar, Literal
 
@@ -11,11 +11,10 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 from ..data import for_autoencoder, load
-from ..estimators import GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from ..problems.mlp import glorot, mlp
 from .loop import Task
-from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot
+from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot, with_temperature
 from .protocol import LIKELIHOODS, ProtocolTask
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
@@ -63,6 +62,7 @@ class DVAE(Settings):
     """Models that train in one step, with the seeds seed, seed + 1, ... (not with the paper's)."""
 
     name: ClassVar[str] = "dvae"
+    headline: ClassVar[tuple[str, str]] = ("test", "negated test ELBO, nats")
     length: ClassVar[str] = "epochs"
     divides: ClassVar[bool] = True
     has_likelihood: ClassVar[bool] = True
@@ -120,11 +120,7 @@ class DVAETask:
     def __init__(self, config: DVAE) -> None:
         self.config = config
         device = config.prepare()
-        self.E = chosen_estimator(config, device)
-        self.temperature = torch.ones((), device=device)
-        if isinstance(self.E, GumbelSoftmax):
-            self.temperature.fill_(float(self.E.temperature))
-            self.E = replace(self.E, temperature=self.temperature)
+        self.E, self.temperature = with_temperature(chosen_estimator(config, device), 1.0, device)
         self.start = float(self.temperature)
 
         d, k = config.variables, config.categories

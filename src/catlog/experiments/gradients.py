@@ -1,12 +1,11 @@
 """Experiment 1 of the paper: estimates of a gradient whose exact value is known."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
-from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
 from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .ranges import AtLeastTwo, Count
@@ -34,6 +33,7 @@ class Gradients(Settings):
     """Number of estimates made at once (affects memory and speed only)."""
 
     name: ClassVar[str] = "gradients"
+    headline: ClassVar[tuple[str, str]] = ("relative_variance", "relative variance")
     length: ClassVar[str] = "repeats"
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 1}),
@@ -63,8 +63,6 @@ class GradientsTask:
         self.config = config
         device = config.prepare()
         self.E = chosen_estimator(config, device)
-        if isinstance(self.E, GumbelSoftmax):
-            self.E = replace(self.E, hard=True)
         one_hot = takes_one_hot(self.E)
         self.iterations = -(-config.repeats // config.together)
         self.every = self.iterations + 1  # log at the end only

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from ..estimator import BITS, Estimator, Kind
-from ..estimators import ESTIMATORS
+from ..estimators import ESTIMATORS, GumbelSoftmax
 from .ranges import did_you_mean
 from .settings import Labels, Settings
 
@@ -86,6 +87,20 @@ def chosen_estimator(config: Settings, device: torch.device) -> Estimator:
     E = make_estimator(config.estimator, config.samples, config.options, config.methods)
     check_fits(E, config)
     return E.to(device) if isinstance(E, nn.Module) else E
+
+
+def with_temperature(
+    E: Estimator, default: float, device: torch.device
+) -> tuple[Estimator, Tensor]:
+    """Return the estimator and its temperature, a tensor that a captured step reads.
+
+    Only Gumbel-Softmax has one; for other estimators it is ``default``.
+    """
+    temperature = torch.tensor(default, device=device)
+    if isinstance(E, GumbelSoftmax):
+        temperature.fill_(float(E.temperature))
+        E = replace(E, temperature=temperature)
+    return E, temperature
 
 
 def parse_literal(value: str) -> Any:

@@ -1,14 +1,20 @@
 """Experiment 2 of the paper: maximise an expectation that hardly depends on any one variable."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .named_estimators import (
+    Learner,
+    OnNumbers,
+    chosen_estimator,
+    law_for,
+    takes_one_hot,
+    with_temperature,
+)
 from .ranges import Count, Positive
 from .settings import Labels, Settings
 
@@ -36,6 +42,7 @@ class Optimisation(Settings):
     """Follow each variable's own gradient, or the first one's, a mistake of the published code."""
 
     name: ClassVar[str] = "optimisation"
+    headline: ClassVar[tuple[str, str]] = ("value", "value")
     length: ClassVar[str] = "iterations"
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
@@ -61,11 +68,7 @@ class OptimisationTask:
         self.iterations = config.iterations
         self.every = config.every
         device = config.prepare()
-        self.E = chosen_estimator(config, device)
-        self.temperature = torch.tensor(0.1, device=device)
-        if isinstance(self.E, GumbelSoftmax):
-            self.temperature.fill_(float(self.E.temperature))
-            self.E = replace(self.E, temperature=self.temperature)
+        self.E, self.temperature = with_temperature(chosen_estimator(config, device), 0.1, device)
         self.rate = config.learning_rate or config.rates.get(
             config.estimator, 5.0 if self.E.unbiased else 0.01
         )

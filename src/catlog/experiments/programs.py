@@ -122,6 +122,7 @@ class Programs(Settings):
     """Log every N steps; None: once per epoch."""
 
     name: ClassVar[str] = "programs"
+    headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
     length: ClassVar[str] = "epochs"
     divides: ClassVar[bool] = True
     has_derivative: ClassVar[bool] = False

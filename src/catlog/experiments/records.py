@@ -30,7 +30,7 @@ def read(source: Path | str) -> list[Row]:
 def _read_csv(path: Path) -> list[Row]:
     rows: list[Row] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark
             reader = csv.reader(file, strict=True)
             columns = [unguarded(name) for name in next(reader, [])]
             for line in filter(None, reader):
@@ -39,7 +39,7 @@ def _read_csv(path: Path) -> list[Row]:
                         f"line {reader.line_num} has {len(line)} cells, "
                         f"but there are {len(columns)} columns"
                     )
-                rows.append(dict(zip(columns, map(_cell, line), strict=True)))
+                rows.append(dict(zip(columns, map(_value, line), strict=True)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
     return rows
@@ -48,9 +48,13 @@ def _read_csv(path: Path) -> list[Row]:
 def read_run(path: Path) -> list[Row]:
     """Return the rows of the run in this folder, none without a run."""
     folder = Folder(path)
-    metrics = folder.metrics()
-    config = (folder.recorded_config() or folder.config()) if metrics else {}
-    return [{**config, **row} for row in metrics]
+    metrics, config = folder.metrics(), folder.recorded_config()
+    if metrics and config is None:
+        raise ValueError(
+            f"{folder.config_path} cannot be read, nor other records of the settings. "
+            f"Is {path} the folder of a run?"
+        )
+    return [{**(config or {}), **row} for row in metrics]
 
 
 def read_all(sources: Iterable[Path | str]) -> list[Row]:
@@ -67,11 +71,12 @@ def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
     refuse_run_file(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
-    lines = [[_text(row.get(key), digits) for key in columns] for row in rows]
+    lines = [[cell(row.get(key), digits) for key in columns] for row in rows]
     write_csv(path, [list(map(guarded, columns)), *lines])
 
 
-def _text(value: Any, digits: int) -> str:
+def cell(value: Any, digits: int = 6) -> str:
+    """Return a value as the cell of a CSV file."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -81,11 +86,11 @@ def _text(value: Any, digits: int) -> str:
     return guarded(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
-def _cell(value: str) -> Any:
-    if value == "":
+def _value(cell: str) -> Any:
+    if cell == "":
         return None
-    text = unguarded(value)
-    return parse_literal(value) if text == value else text
+    text = unguarded(cell)
+    return parse_literal(cell) if text == cell else text
 
 
 def thinned(rows: list[Row], step: int) -> list[Row]:

@@ -81,7 +81,15 @@ def execute(
     content = record(config)
 
     def look() -> tuple[dict[str, Any] | None, Folder | None]:
-        return _look_at(home, source, config, resume)
+        """Return the metrics of a complete run, and the folder of a shorter one to extend."""
+        home.check_config(content, resume=resume)
+        shorter = home if home.has_progress() else source
+        length = shorter.shorter_length(content)
+        if length is None:
+            return home.completed(content), None
+        change: dict[str, Any] = {config.length: length}
+        replace(config, **change).check_extension()
+        return home.completed(content), shorter
 
     with contextlib.ExitStack() as stack:
         ranks = stack.enter_context(join_ranks(config.torch_device))
@@ -120,24 +128,6 @@ def execute(
         )
 
 
-def _look_at(
-    home: Folder, source: Folder, config: Settings, resume: bool
-) -> tuple[dict[str, Any] | None, Folder | None]:
-    """Return the metrics of a complete run, and the folder of a shorter run to extend.
-
-    Raise if a folder cannot be used.
-    """
-    content = record(config)
-    home.check_config(content, resume=resume)
-    shorter = home if home.has_progress() else source
-    length = shorter.shorter_length(content)
-    if length is None:
-        return home.completed(content), None
-    change: dict[str, Any] = {config.length: length}
-    replace(config, **change).check_extension()
-    return home.completed(content), shorter
-
-
 def find_shorter_run(config: Settings) -> Path | None:
     """Return the folder of the longest run that :func:`execute` can extend to ``config``."""
     content, best = record(config), None
@@ -165,7 +155,7 @@ def _with_events(writer: Any, watch: Watcher) -> Watcher:
     def write_and_watch(done: int, total: int, row: Mapping[str, float]) -> None:
         if done == row.get("iteration"):
             for key, value in row.items():
-                if key != "iteration":
+                if key != "iteration" and value is not None:  # None: not finite before a resumption
                     writer.add_scalar(key, value, done)
         watch(done, total, row)
 

@@ -54,20 +54,11 @@ class Folder:
 
     def __init__(self, path: Path | str, length: str = "") -> None:
         self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.summary_path = self.path / "summary.json"
         self.length = length
         self._intact: list[Path] | None = None  # checkpoints known to be undamaged, newest last
-
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_path(self) -> Path:
-        return self.path / "summary.json"
 
     @contextlib.contextmanager
     def locked(self, patience: float = 5.0) -> Iterator[None]:
@@ -147,24 +138,23 @@ class Folder:
             self.summary_path.unlink(missing_ok=True)  # first: else the run would seem complete
             self.write_config(config)
             return note
-        with source.locked(), explained_when_full(self.path):
-            self.write_json("config.json", config)
+        with source.locked():
+            self._write_json("config.json", config)
             names = ["provenance.json", "sessions.jsonl", "metrics.jsonl"]
             for checkpoint in source._checkpoints():
                 names += [checkpoint.name, checkpoint.with_suffix(".sha256").name]
             for name in names:  # in an order in which a cut copy is an earlier state of the run
                 if (source.path / name).exists():
-                    write_atomically(self.path / name, (source.path / name).read_bytes())
+                    self._write(name, (source.path / name).read_bytes())
         return note
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.json and provenance.json, unless this configuration is there already."""
-        if _json(self.config_path) == config:
+        if read_json(self.config_path) == config:
             return
-        with explained_when_full(self.path):
-            if not self.has_progress() or _json(self.path / "provenance.json") is None:
-                self.write_json("provenance.json", provenance())
-            self.write_json("config.json", config)
+        if not self.has_progress() or read_json(self.path / "provenance.json") is None:
+            self._write_json("provenance.json", provenance())
+        self._write_json("config.json", config)
 
     def has_progress(self) -> bool:
         """Return True if there is a checkpoint, a summary, or a metric after iteration 0."""
@@ -174,18 +164,9 @@ class Folder:
             or any(row.get("iteration") for row in self.metrics())
         )
 
-    def config(self) -> dict[str, Any]:
-        """Return the content of config.json; raise if it cannot be read."""
-        try:
-            return json.loads(self.config_path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{self.config_path} cannot be read ({error}). Is {self.path} the folder of a run?"
-            ) from error
-
     def recorded_config(self) -> dict[str, Any] | None:
         """Return the configuration in config.json, else of the last session or a checkpoint."""
-        if (config := _json(self.config_path)) is not None:
+        if (config := read_json(self.config_path)) is not None:
             return config
         for session in reversed(self.sessions()):
             if "config" in session:
@@ -196,9 +177,12 @@ class Folder:
                 return saved["config"]
         return None
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file of the folder."""
-        write_atomically(self.path / name, json.dumps(content, indent=1) + "\n")
+    def _write(self, name: str, content: bytes | str) -> None:
+        with explained_when_full(self.path):
+            write_atomically(self.path / name, content)
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self._write(name, json.dumps(content, indent=1) + "\n")
 
     def begin_session(
         self, iteration: int, iterations: int, ranks: int, notify: Notify = ignore_note
@@ -219,13 +203,16 @@ class Folder:
             "process": os.getpid(),
             "ranks": ranks,
             **current,
-            "config": _json(self.config_path),
+            "config": read_json(self.config_path),
         }
         self._append("sessions.jsonl", session)
 
     def _changes(self, current: Mapping[str, Any]) -> list[str]:
         """Describe what has changed since the last session, or since the first start."""
-        before = {**(_json(self.path / "provenance.json") or {}), **(self.sessions() or [{}])[-1]}
+        before = {
+            **(read_json(self.path / "provenance.json") or {}),
+            **(self.sessions() or [{}])[-1],
+        }
         return [
             f"{name} {value or 'unknown'} (before: {before[name] or 'unknown'})"
             for name, value in current.items()
@@ -291,16 +278,15 @@ class Folder:
         saved = {
             "iteration": iteration,
             "lines": len(self.metrics()),
-            "config": _json(self.config_path),
+            "config": read_json(self.config_path),
             "state": state,
         }
         buffer = io.BytesIO()
         torch.save(saved, buffer)
         content = buffer.getvalue()
         path = self.path / f"checkpoint-{iteration:09d}.pt"
-        with explained_when_full(self.path):
-            write_atomically(path, content)
-            write_atomically(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest())
+        self._write(path.name, content)
+        self._write(path.with_suffix(".sha256").name, hashlib.sha256(content).hexdigest())
         self._intact = [*(old for old in self._intact if old != path), path][-KEPT:]
         for old in self._checkpoints():
             if old not in self._intact:
@@ -312,7 +298,7 @@ class Folder:
         A checkpoint is usable if it is undamaged, of this run, and its metrics are there. Without
         one the result is (0, None). ``notify`` gets the checkpoints that were skipped.
         """
-        rows, config, skipped = self.metrics(), _json(self.config_path), list[str]()
+        rows, config, skipped = self.metrics(), read_json(self.config_path), list[str]()
         iteration, state, lines, self._intact = 0, None, 0, []
         for path in self._checkpoints():
             saved = _load(path)
@@ -329,8 +315,7 @@ class Folder:
                 break
         if self.metrics_path.exists() or rows[:lines]:
             content = "".join(json.dumps(row) + "\n" for row in rows[:lines])
-            with explained_when_full(self.path):
-                write_atomically(self.metrics_path, content)
+            self._write(self.metrics_path.name, content)
         if skipped:
             what = f"resumes from iteration {iteration}" if iteration else "starts from scratch"
             notify(f"{self.path} {what}: {', '.join(skipped)}.")
@@ -338,12 +323,11 @@ class Folder:
 
     def finish(self, row: Mapping[str, float]) -> None:
         """Write the summary."""
-        with explained_when_full(self.path):
-            self.write_json("summary.json", _finite(row))
+        self._write_json("summary.json", _finite(row))
 
     def summary(self) -> dict[str, Any] | None:
         """Return the last metrics of a complete run, or None if it is incomplete or damaged."""
-        summary, last = _json(self.summary_path), self.last_metrics()
+        summary, last = read_json(self.summary_path), self.last_metrics()
         if summary is None or last is None:
             return None
         return summary if summary.get("iteration") == last.get("iteration") else None
@@ -392,7 +376,7 @@ def _lines(path: Path) -> list[dict[str, Any] | None]:
         return []
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         content = json.loads(path.read_bytes())
@@ -428,5 +412,5 @@ def explained_when_full(path: Path) -> Iterator[None]:
         raise OSError(
             error.errno,
             f"The disk is full: {path} could not be written to. Earlier files are intact. "
-            "Free some space and run the same command with --resume.",
+            "Free some space and run the same command again (`catlog run` with --resume).",
         ) from error

@@ -36,6 +36,7 @@ class Settings(Checked, ABC):
     name: ClassVar[str]  # of the experiment
     labels: ClassVar[Labels]  # the paper's methods
     sizes: ClassVar[tuple[str, ...]]  # the fields that name a run's folder
+    headline: ClassVar[tuple[str, str]]  # the metric to show, and its name with sign and unit
     length: ClassVar[str]  # the field that says how long a run is, and changes nothing else
     divides: ClassVar[bool] = False  # whether several ranks can divide its batches
     has_likelihood: ClassVar[bool] = False  # whether estimators of a bound on it apply

@@ -93,7 +93,7 @@ def sweep(
     retries: int = 3,
     deadline: float | None = None,
     checkpoint_every: float = 30.0,
-    watch: Callable[[Sequence[Settings]], None] = lambda configs: None,
+    watch: Callable[[], None] = lambda: None,
     notify: Notify = warn,
     stopped: Callable[[Path], None] = lambda folder: None,
 ) -> list[str]:
@@ -118,7 +118,7 @@ def sweep(
         deadline: stop after this many seconds: no further run starts, and running ones are cut at
             their last checkpoint.
         checkpoint_every: seconds between the checkpoints of a run.
-        watch: called regularly with ``configs``.
+        watch: called regularly.
         notify: called with notes about resumed runs.
         stopped: called with the folder of every run that ended before it was complete.
     """
@@ -148,15 +148,12 @@ def sweep(
     if engine == "local":  # a cluster may have what this machine lacks
         check_data(job.config for job in todo)
 
-    def tick() -> None:
-        watch(configs)
-
     if engine == "ray":
-        outcomes = run_on_ray(todo, tick, jobs, retries, address, cpus_per_run, gpus_per_run)
+        outcomes = run_on_ray(todo, watch, jobs, retries, address, cpus_per_run, gpus_per_run)
     elif jobs is None:
-        outcomes = run_in_turn(todo, tick)
+        outcomes = run_in_turn(todo, watch)
     else:
-        outcomes = run_in_processes(todo, tick, jobs, retries)
+        outcomes = run_in_processes(todo, watch, jobs, retries)
     problems = []
     with closing(outcomes):
         for outcome in outcomes:

@@ -29,8 +29,10 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk names no file, any other error the part
         raise
     _flush_folder(path.parent)
 

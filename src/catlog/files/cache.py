@@ -28,23 +28,18 @@ def load_or_make(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str,
     if (tensors := _load(path)) is not None:
         return tensors
     tensors = make()
-    write_cache(path, lambda file: torch.save(tensors, file))
-    return tensors
-
-
-def write_cache(path: Path, save: Callable[[io.BytesIO], None]) -> None:
-    """Write to ``path`` what ``save`` writes to a file; warn if it cannot be written."""
     try:
         content = io.BytesIO()
-        save(content)
+        torch.save(tensors, content)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())
     except OSError as error:
         warnings.warn(
             f"{path} could not be written ({error}), so its content is computed every time. Set "
             "the environment variable CATLOG_CACHE to a folder that can be written to.",
-            stacklevel=3,
+            stacklevel=2,
         )
+    return tensors
 
 
 def _load(path: Path) -> dict[str, Tensor] | None:

@@ -96,7 +96,8 @@ def _fork(handle: int, control: socket.socket) -> int:
         _prctl(DIE_WITH_PARENT, signal.SIGKILL)
         _prctl(ADOPT_ORPHANS, 1)  # so that processes that f started stay below this worker
         if os.getppid() == keeper:
-            serve(Connection(handle))
+            pipe = Connection(handle)  # open until the exit, whose code it would hide
+            serve(pipe)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

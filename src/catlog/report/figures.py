@@ -3,21 +3,21 @@
 Curves are means over seeds, shaded by the standard error. Each method has one colour.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..experiments.records import Row
+from ..experiments import Programs
 from . import published
-from .looks import DATA, METRICS, STYLE
+from .looks import DATA, STYLE
 from .panels import draw_curves, draw_dots, draw_legend, place_legend
-from .runs import Evidence, by_method, pick, section_of, values
-from .step_times import NO_STEP_TIMES, StepTimes
+from .runs import Evidence, Run, by_method, pick, require_runs, section_of, values
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
     """
     runs = pick(evidence.runs, "gradients", function=function)
     sizes = sorted(values(runs, "variables", "categories"), reverse=True)
-    if not sizes:
-        return empty_figure("gradients")
     methods = list(by_method(runs))
     size = (max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(methods))
     figure = Figure(figsize=size, layout="constrained")
@@ -86,8 +84,6 @@ def optimisation_figure(evidence: Evidence, update: str = "own") -> Figure:
     which is mostly the signal.
     """
     runs = pick(evidence.runs, "optimisation", update=update)
-    if not runs:
-        return empty_figure("optimisation")
     figure = Figure(figsize=(10, 6.2), layout="constrained")
     panels = (
         ("value", "iteration"),
@@ -119,8 +115,6 @@ def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae")
         values(runs, "data", "variables", "categories"),
         key=lambda size: (list(DATA).index(size[0]), *size[1:]),
     )
-    if not sizes:
-        return empty_figure("dvae")
     figure = Figure(figsize=(14, 0.6 + 2.9 * len(sizes)), layout="constrained")
     grid = figure.subplots(len(sizes), 4, squeeze=False)
     metrics = ("train", "test", "gradient_variance", "gradient_spread")
@@ -138,15 +132,34 @@ def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae")
     return figure
 
 
-def panel_grid(count: int) -> tuple[Figure, Any]:
-    """Return a figure and its ``count`` panels of accuracies, at most four in a line."""
-    columns = min(count, 4)
-    lines = -(-count // columns)
+def _panels(runs: Sequence[Run], *names: str) -> tuple[Figure, list[tuple[Axes, Any, list[Run]]]]:
+    """Return a figure with a panel per combination of these settings, at most four in a line.
+
+    A panel comes with its settings and its runs.
+    """
+    sizes = values(runs, *names)
+    columns = min(len(sizes), 4)
+    lines = -(-len(sizes) // columns)
     figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[count:]:
+    for axes in grid.flat[len(sizes) :]:
         axes.set_visible(False)
-    return figure, grid
+    by_size = [
+        pick(runs, runs[0].experiment, **dict(zip(names, size, strict=True))) for size in sizes
+    ]
+    return figure, list(zip(grid.flat, sizes, by_size, strict=False))
+
+
+def _draw_accuracies(
+    axes: Axes, runs: Sequence[Run], title: str, data: str, overlay: Mapping[str, published.Curve]
+) -> None:
+    draw_curves(axes, runs, "accuracy", "epoch", overlay)
+    axes.set_ylim(0, 1)
+    name = title if data == "mnist" else f"{title} ({DATA[data]})"
+    axes.set_title(name, loc="left", fontweight="bold")
+    position = axes.get_subplotspec()
+    if position is not None and not position.is_first_col():
+        axes.set_ylabel("")
 
 
 @mpl.rc_context(STYLE)
@@ -156,21 +169,13 @@ def addition_figure(evidence: Evidence) -> Figure:
     The grey line is the accuracy of a reader of single digits with 99 %.
     """
     runs = pick(evidence.runs, "addition")
-    sizes = values(runs, "data", "digits")
-    if not sizes:
-        return empty_figure("addition")
-    figure, grid = panel_grid(len(sizes))
+    figure, panels = _panels(runs, "data", "digits")
     overlaid = False
-    for axes, (data, digits) in zip(grid.flat, sizes, strict=False):
-        runs_here = pick(runs, "addition", data=data, digits=digits)
+    for axes, (data, digits), runs_here in panels:
         overlay = published.ADDITION.get(digits, {}) if data == "mnist" else {}
         overlaid |= bool(overlay)
         axes.axhline(0.99**digits, color="0.55", linestyle="--", linewidth=1.2)
-        draw_curves(axes, runs_here, "accuracy", "epoch", overlay=overlay)
-        axes.set_ylim(0, 1)
-        title = f"{digits} digits" + ("" if data == "mnist" else f" ({DATA[data]})")
-        axes.set_title(title, loc="left", fontweight="bold")
-        axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
+        _draw_accuracies(axes, runs_here, f"{digits} digits", data, overlay)
     reader = Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$")
     draw_legend(figure, runs, overlaid, [reader])
     return figure
@@ -180,27 +185,12 @@ def addition_figure(evidence: Evidence) -> Figure:
 def programs_figure(evidence: Evidence) -> Figure:
     """Draw programs over digits: test accuracy of whole examples, a panel per program and size."""
     runs = pick(evidence.runs, "programs")
-    names = ("program", "digits", "whole", "double_softmax")
-    sizes = values(runs, *names)
-    figure, grid = panel_grid(len(sizes))
-    for axes, size in zip(grid.flat, sizes, strict=False):
-        program, digits, whole, twice = size
-        here = pick(runs, "programs", **dict(zip(names, size, strict=True)))
-        draw_curves(axes, here, "accuracy", "epoch")
-        axes.set_ylim(0, 1)
+    figure, panels = _panels(runs, *Programs.sizes)
+    for axes, (program, data, digits, whole, twice), runs_here in panels:
         title = f"{program}, {digits}" if program in ("numbers", "sum") else str(program)
         title += (", whole" if whole else "") + (", softmax twice" if twice else "")
-        axes.set_title(title, loc="left", fontweight="bold")
-        axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
-    draw_legend(figure, runs, False, [])
-    return figure
-
-
-def empty_figure(experiment: str) -> Figure:
-    """Return a figure that says that there is nothing to draw."""
-    figure = Figure(figsize=(5, 1))
-    text = f"No run of {experiment} in these rows."
-    figure.text(0.5, 0.5, text, ha="center", va="center")
+        _draw_accuracies(axes, runs_here, title, data, {})
+    draw_legend(figure, runs, overlaid=False)
     return figure
 
 
@@ -273,14 +263,13 @@ def pictures(evidence: Evidence) -> list[Picture]:
     return [*synthetic, *dvae_pictures(evidence), *digits]
 
 
-def save_all(
-    rows: Iterable[Row], folder: Path | str, step_times: StepTimes = NO_STEP_TIMES
-) -> list[Path]:
+def save_all(evidence: Evidence, folder: Path | str) -> list[Path]:
     """Write all figures as PNG files and return their paths."""
     folder = Path(folder)
+    require_runs(evidence, folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for picture in pictures(Evidence.from_rows(rows, step_times)):
+    for picture in pictures(evidence):
         paths.append(folder / f"{picture.name}.png")
         picture.figure.savefig(paths[-1], dpi=150)
     return paths

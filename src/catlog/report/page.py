@@ -18,7 +18,7 @@ from . import figures, published, tables
 from .claims import judge
 from .figures import Picture
 from .panels import WIDE
-from .runs import Evidence, section_of
+from .runs import Evidence, require_runs, section_of
 from .step_times import NO_STEP_TIMES, StepTimes
 from .tables import Table
 
@@ -134,8 +134,7 @@ def write_page(
     """Write the page of collected runs and return its path; see :func:`report`."""
     refuse_run_file(path)
     path = Path(path)
-    if not evidence.runs:
-        raise ValueError(f"There is no run to report, so {path} was not written.")
+    require_runs(evidence, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page(evidence, provenance))
     return path
@@ -147,6 +146,7 @@ def page(evidence: Evidence, provenance: Mapping[str, str] | None = None) -> str
     templates = Environment(
         loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined
     )
+    judged = judge(evidence)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return templates.get_template("page.html.j2").render(
         css=(folder / "page.css").read_text(encoding="utf-8"),
@@ -154,7 +154,8 @@ def page(evidence: Evidence, provenance: Mapping[str, str] | None = None) -> str
         evidence=evidence,
         source=published.SOURCE,
         summary=tables.summary(evidence),
-        judged=judge(evidence),
+        decided=[pair for pair in judged if pair[1].outcome in DECIDED],
+        undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
         parts=[_part(section, evidence) for section in SECTIONS],
         provenance={**(provenance or {}), "page made": made},
     )

@@ -1,13 +1,12 @@
 """Where runs come from: sources, seeds, machines, versions and commands."""
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..experiments.records import Row
+from ..experiments.run_folder import read_json
 
 # The name on the page -> the entry of a run's provenance.json.
 ENTRIES = {
@@ -31,7 +30,7 @@ def provenance(sources: Iterable[Path], rows: Iterable[Row]) -> dict[str, str]:
     """
     sources = list(sources)
     files = [path for source in sources for path in sorted(source.rglob("provenance.json"))]
-    records = [record for path in files if (record := _read(path))]
+    records = [record for path in files if (record := read_json(path))]
     lines = {
         "sources": _joined(map(str, sources)),
         "seeds": _joined(sorted({row["seed"] for row in rows if row.get("seed") is not None})),
@@ -44,14 +43,6 @@ def provenance(sources: Iterable[Path], rows: Iterable[Row]) -> dict[str, str]:
     lines["catlog of this page"] = __version__
     lines["command of this page"] = " ".join(["catlog", *sys.argv[1:]])
     return {name: value for name, value in lines.items() if value}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _joined(values: Iterable[object]) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from ..experiments import EXPERIMENTS
 from ..experiments.dvae import PAPER_RATE
 from ..experiments.ranges import annotations, check
-from ..experiments.records import Row
+from ..experiments.records import Row, cell
 from .step_times import NO_STEP_TIMES, StepTimes
 
 Array = NDArray[np.float64]
@@ -24,7 +25,10 @@ ORDER = (
 
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
-SWITCHES = ("samples", "options", "learning_rate", "batch", "clip", "reads", "anneal")
+SWITCHES = (
+    "samples", "options", "learning_rate", "batch", "clip", "reads", "anneal", "network",
+    "sequences", "decay", "value_samples", "shift", "restart", "floor",
+)  # fmt: skip
 PAPER_RATES = {"dvae": PAPER_RATE}  # where the setting's default, None, stands for a number
 
 
@@ -164,7 +168,7 @@ def _runs(rows: Iterable[Row], notes: list[str]) -> list[Run]:
         if name not in settings or row.get("iteration") is None or row.get("estimator") is None:
             ignored += 1
             continue
-        key = (name, *(str(row.get(field)) for field in settings[name]))
+        key = (name, *(cell(row.get(field)) for field in settings[name]))
         groups.setdefault(key, []).append(row)
     if ignored:
         notes.append(f"{ignored} rows are left out: they are not of a run of a known experiment.")
@@ -230,7 +234,7 @@ def _longest_of_each_seed(runs: Iterable[Run], notes: list[str]) -> list[Run]:
         names = [
             name
             for name in _settings(run.experiment)
-            if setting(kept.config, name) != setting(dropped.config, name)
+            if cell(setting(kept.config, name)) != cell(setting(dropped.config, name))
         ]
         notes.append(
             f"{_name(dropped)}, seed {dropped.seed}: a run of {dropped.length} iterations is left "
@@ -273,6 +277,13 @@ def check_sizes(row: Row) -> None:
     for size in experiment.sizes:
         owner = f"{size} of a run of {experiment.name} with {row['estimator']}"
         check(owner, setting(row, size), hints[size])
+
+
+def require_runs(evidence: Evidence, path: Path | str) -> None:
+    """Raise if there is nothing to write to ``path``."""
+    if not evidence.runs:
+        consequence = f"There is no run to report, so {path} was not written."
+        raise ValueError(" ".join([consequence, *evidence.notes]))
 
 
 def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:

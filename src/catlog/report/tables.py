@@ -6,13 +6,14 @@ from itertools import product
 
 import numpy as np
 
+from ..experiments import EXPERIMENTS
 from . import published
 from .claims.addition import enough, solved
 from .claims.gradients import estimate_time, work
 from .claims.optimisation import covered, iterations_to
 from .formatting import format_number
 from .looks import DATA, METRICS
-from .runs import Evidence, Run, pick, values
+from .runs import SWITCHES, Evidence, Run, pick, values
 from .statistics import at, at_common_end, end, final, late, milliseconds, statistic
 
 Cells = dict[str, str]  # a row of a table, by column
@@ -36,43 +37,25 @@ class Table:
         return [name for name in self.rows[0] if any(row.get(name) for row in self.rows)]
 
 
-# experiment -> the metric, its name with sign and unit, and the settings that tell runs apart
-HEADLINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "gradients": (
-        "relative_variance",
-        "relative variance",
-        ("variables", "categories", "function"),
-    ),
-    "optimisation": ("value", "value", ("variables", "update")),
-    "dvae": ("test", METRICS["test"], ("data", "variables", "categories")),
-    "addition": ("accuracy", METRICS["accuracy"], ("data", "digits")),
-    "programs": (
-        "accuracy",
-        METRICS["accuracy"],
-        ("program", "digits", "data", "whole", "double_softmax"),
-    ),
-}
-
-
 def summary(evidence: Evidence) -> list[Table]:
     """Return a short table per experiment: the result of every method in every setting.
 
     A setting that all runs share is in the caption.
     """
     tables = []
-    for experiment, (metric, name, sizes) in HEADLINES.items():
-        runs = [run for run in evidence.runs if run.experiment == experiment]
-        rows = []
-        constant = {size for size in sizes if len(values(runs, size)) == 1}
-        caption = [experiment]
+    for experiment, cls in EXPERIMENTS.items():
+        metric, _ = cls.headline
+        sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
+        runs = pick(evidence.runs, experiment)
+        constant = [size for size in sizes if len(values(runs, size)) == 1]
+        caption, rows = [experiment], []
         for size in values(runs, *sizes):
             settings = dict(zip(sizes, size, strict=True))
-            named = {name: str(value) for name, value in settings.items()}
-            caption[1:] = [f"{name}={named[name]}" for name in sizes if name in constant]
-            cells = {name: value for name, value in named.items() if name not in constant}
+            caption[1:] = [f"{name}={settings[name]}" for name in constant]
+            cells = {name: str(settings[name]) for name in sizes if name not in constant}
             for method, repeats in evidence.methods(experiment, **settings).items():
-                row = {**cells, **_size(method, repeats), name: str(final(repeats, metric))}
-                rows.append(row)
+                result = {METRICS[metric]: str(final(repeats, metric))}
+                rows.append({**cells, **_size(method, repeats), **result})
         if rows:
             tables.append(Table(", ".join(caption), rows))
     return tables

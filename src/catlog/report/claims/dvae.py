@@ -262,6 +262,8 @@ def _categorical_order(methods: Methods) -> Verdict:
     if not methods.keys() >= {"IndeCateR", "IndeCateR-D", "RLOO-F"}:
         return Verdict("not run", "IndeCateR, IndeCateR-D and RLOO-F were not all run")
     seconds, stats = at_common_end(methods, "test", "seconds")
+    if untimed := [name for name in methods if name not in stats]:
+        return Verdict("not testable", f"step times not measured: {', '.join(untimed)}")
     if too_short := _too_short(methods, seconds):
         return too_short
     why = f"after {format_number(seconds, digits=3)} s: {listing(stats)}"
