@@ -114,7 +114,7 @@ class _SingleChanges:
 
     index: Int64[Tensor, "n *batch d"]
     variable: Int64[Tensor, " changes"]
-    category: Int64[Tensor, "n *batch changes"]
+    category: Int64[Tensor, "changes n *batch"]
 
     @classmethod
     def of(
@@ -126,7 +126,8 @@ class _SingleChanges:
         variable = integers([i for i, _ in changes], law.device)
         offset = integers([offset for _, offset in changes], law.device)
         category = (index[..., variable] + offset) % integers(sizes, law.device)[variable]
-        return cls(index, variable, category)
+        # Contiguous, so that its rows are a view: a copy in every chunk would take quadratic time.
+        return cls(index, variable, category.movedim(-1, 0).contiguous())
 
     @property
     def rows(self) -> int:
@@ -137,10 +138,10 @@ class _SingleChanges:
 
         Only these rows exist, which bounds the memory.
         """
-        row = torch.arange(self.rows, device=self.index.device)[part]
+        row = torch.arange(part.start, part.stop, device=self.index.device)
         change, draw = row // len(self.index), row % len(self.index)
         before = self.index.index_select(0, draw)
-        category = self.category.movedim(-1, 0).flatten(0, 1)[part].unsqueeze(-1)
+        category = self.category.flatten(0, 1)[part].unsqueeze(-1)
         place = self.variable[change].view(-1, *[1] * (before.dim() - 1))
         return before, before.scatter(-1, place.expand(category.shape), category)
 
@@ -155,7 +156,8 @@ class _SingleChanges:
         entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
         shape = (len(self.variable), len(at_draws))
         at_changes = at_changes.unflatten(0, shape).movedim(0, -1).to(at_draws.dtype)
-        entry = (self.variable * law.k + self.category).expand(at_changes.shape)
-        entries = entries.scatter(-1, entry, at_changes).unflatten(-1, (law.d, law.k))
+        entry = self.variable * law.k + self.category.movedim(0, -1)
+        entries = entries.scatter(-1, entry.expand(at_changes.shape), at_changes)
+        entries = entries.unflatten(-1, (law.d, law.k))
         drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
         return entries.scatter(-1, self.index.unsqueeze(-1).expand(drawn.shape), drawn)
