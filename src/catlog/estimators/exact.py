@@ -119,7 +119,9 @@ class Exact:
             return law.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
 
         fx = evaluate_chunked(f, possible_points, points, law, chunk_size=self.chunk_size)
-        return (weight * fx).sum(0)
+        # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
+        mean = (weight * fx).sum(0).detach()
+        return (weight * (fx - mean)).sum(0) + mean
 
 
 def _points(law: Factors | Conditionals) -> int:

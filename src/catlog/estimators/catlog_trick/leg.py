@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size
-from ...distributions.conditionals import Conditionals, structure, view
+from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...distributions.integers import integers
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import draws_for
+from .indecater import IndeCateR
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +30,8 @@ class LEG(FromDraws):
     and the weight accounts for that. For independent variables the weight is :math:`p_i(k)` and LEG
     is :class:`IndeCateR`.
 
-    Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: any f.
+    Cost: N (1 + d (k - 1)) evaluations and, for dependent variables, as many passes through q.
+    Needs: any f.
     Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational
     inference", 2015; for shared parameters, De Smet et al., 2023, appendix.
 
@@ -71,17 +73,19 @@ class LEG(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        ordered = structure(law)
+        if isinstance(law, Factors):  # there, weights may multiply differences of f
+            E = IndeCateR(self.samples, chunk_size=self.chunk_size, validate=self.validate)
+            return E(f, q, x=x, outputs=outputs, generator=generator)
         x = draws_for(self, law, x, generator)
         index = law.index(x)
         fx = evaluate(f, x, law)
-        score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
+        score = law.log_conditionals(index)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             changes = _SingleChanges.of(law, index)
             joint = [score.new_zeros((0, *law.batch_shape))]
             for part in chunks(changes.rows, law, f, self.chunk_size):
                 _, after = changes.made(part)
-                log_probs = ordered.log_conditionals(after, self.validate)
+                log_probs = law.log_conditionals(after)
                 joint.append(log_probs.gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1))
             log_joint = torch.cat(joint)
 
@@ -117,9 +121,7 @@ class _SingleChanges:
     category: Int64[Tensor, "changes n *batch"]
 
     @classmethod
-    def of(
-        cls, law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
-    ) -> "_SingleChanges":
+    def of(cls, law: Conditionals, index: Int64[Tensor, "n *batch d"]) -> "_SingleChanges":
         """Return the changes of the draws to all other categories of all variables."""
         sizes = law.cardinalities
         changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
@@ -147,7 +149,7 @@ class _SingleChanges:
 
     def table(
         self,
-        law: Factors | Conditionals,
+        law: Conditionals,
         at_draws: Float[Tensor, "n *batch"],
         at_changes: Float[Tensor, "rows *batch"],
         empty: float,
