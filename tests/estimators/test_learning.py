@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import Independent
 from torch.utils.checkpoint import checkpoint
 
 import catlog
@@ -13,6 +13,7 @@ from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.evaluation.learning import frozen, write
 from catlog.testing import z_limit
 from compiling import why_not_inductor
+from laws import bits
 
 # torch raises them when it compiles.
 pytestmark = pytest.mark.filterwarnings(
@@ -44,7 +45,7 @@ def f(x: Tensor) -> Tensor:
 
 
 def law(logits: Tensor) -> Independent:
-    return Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    return bits(logits, validate_args=False)
 
 
 def learned(E: catlog.Estimator) -> list[Tensor]:

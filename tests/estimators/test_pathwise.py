@@ -20,7 +20,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.testing import assert_close
 
 import catlog
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from laws import bits, integers
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
@@ -169,7 +169,7 @@ def test_neighbours_share_the_noise() -> None:
 
 def test_a_structured_distribution_and_a_vector() -> None:
     """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
-    start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
+    start, change = torch.randn(5, 2, generator=seeded(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
     value = catlog.Pathwise(catlog.Exact(), 2)(
@@ -212,7 +212,7 @@ def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
     E = catlog.Pathwise(catlog.RLOO(2), 2)
 
     def run(seed: int) -> Tensor:
-        return E(lambda x, z: x.sum(-1) * z, q, p, generator=torch.Generator().manual_seed(seed))
+        return E(lambda x, z: x.sum(-1) * z, q, p, generator=seeded(seed))
 
     state = torch.get_rng_state()
     assert torch.equal(run(0), run(0))

@@ -26,7 +26,7 @@ from .battery import (
     z_limit,
     z_scores,
 )
-from .cases import CASES, FUNCTIONS, PARAMETER, Case
+from .cases import CASES, FUNCTIONS, PARAMETER, Case, seeded
 from .enumeration import expectation, expected
 from .settings import NOISY_ON_CONSTANTS, continuous, estimators, select
 
@@ -222,7 +222,7 @@ def test_same_generator_same_result(E: Estimator) -> None:
     def run(seed: int) -> tuple[Tensor, Tensor]:
         theta = case.theta.expand(50, *case.theta.shape).clone().requires_grad_()
         fresh = deepcopy(E)  # an estimator that learns starts from the same state
-        q, generator = case.distribution(theta), torch.Generator().manual_seed(seed)
+        q, generator = case.distribution(theta), seeded(seed)
         value = fresh(case.function("sine"), q, generator=generator)
         return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
 
@@ -274,7 +274,7 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
             dtypes.add(x.dtype)
             return case.function("sine")(x.double())
 
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         value = E(f, case.distribution(theta), generator=generator, **injected)
         assert dtypes == {dtype}
         (gradient,) = torch.autograd.grad(value.sum(), theta)
@@ -300,7 +300,7 @@ def test_composes(E: Estimator) -> None:
     theta = case.theta.clone().requires_grad_()
 
     def run() -> Tensor:
-        q, generator = case.distribution(theta), torch.Generator().manual_seed(3)
+        q, generator = case.distribution(theta), seeded(3)
         return deepcopy(E)(case.function("network"), q, generator=generator)
 
     value = run()

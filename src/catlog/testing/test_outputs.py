@@ -12,7 +12,7 @@ import catlog
 from catlog.estimator import Estimator
 
 from .battery import few_outcomes, pairs
-from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction
+from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import all_outcomes, outcomes, with_gradients
 from .settings import estimators, select
 
@@ -51,7 +51,7 @@ def test_every_output_equals_a_call_of_its_own(
             return values if output is None else values.flatten(-dims)[..., output]
 
         options: dict[str, Any] = {} if output is not None else {"outputs": dims}
-        generator = torch.Generator().manual_seed(5)
+        generator = seeded(5)
         return deepcopy(E)(g, case.distribution(theta), generator=generator, **options)
 
     together = call(None)
