@@ -137,8 +137,16 @@ def injected(E: Estimator, rows: int, outcomes: int, event: Sequence[int]) -> di
     repeats = {"GumbelRao": (2,), "ReinMaxRao": (2,), "ReinMaxCV": (3,)}
     lead = repeats.get(type(E).__name__, ())
     noise = torch.rand(*lead, 1, 1, *event, generator=seeded()).double()
-    shapes = {"noise": (*lead, rows, outcomes, *event), "start": (1, outcomes)}
-    named = {"noise": noise, "start": torch.tensor(0.3, dtype=torch.float64)}
+    shapes = {
+        "noise": (*lead, rows, outcomes, *event),
+        "start": (1, outcomes),
+        "chosen": (rows, outcomes, 1),
+    }
+    named = {
+        "noise": noise,
+        "start": torch.tensor(0.3, dtype=torch.float64),
+        "chosen": torch.tensor(0),
+    }
     if type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
         return {}
     return {name: named[name].expand(shapes[name]) for name in E.randomness if name in named}
@@ -176,7 +184,7 @@ ONE_HOT = torch.tensor([[1 / 6, 1 / 2, 1 / 3], [1 / 3, 0.0, 2 / 3]], dtype=torch
 
 @pytest.mark.parametrize("scheme", ["antithetic", "latin", "latin, sorted"])
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("name", OFFERING)
+@pytest.mark.parametrize("name", [*OFFERING, "IndeCateR of one variable"])
 @pytest.mark.parametrize("theta", [BITS, ONE_HOT], ids=["bits", "one-hot"])
 def test_dependent_draws_keep_the_expectation(
     name: str, n: int, scheme: str, theta: Tensor, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +207,8 @@ def test_dependent_draws_keep_the_expectation(
     options: dict[str, Any] = {"noise_samples": 2} if "Rao" in name or name == "ReinMaxCV" else {}
     if name == "GumbelSoftmax":
         options = {"hard": True, "temperature": 0.7}
+    if name == "IndeCateR of one variable":
+        name, options = "IndeCateR", {"variables": 1}
     E = ESTIMATORS[name](samples=n, draws=scheme, **options)
     rows = n if name == "SlopeCateR" else 1  # its corrections are spread over its draws
     alone = ESTIMATORS[name](samples=rows, draws="independent", **options)
