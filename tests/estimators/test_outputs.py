@@ -12,7 +12,8 @@ from torch.nn.functional import one_hot
 import catlog
 from catlog.estimator import Estimator, Kind, tie
 from catlog.functions import DigitsOfSum, Pool, Sharded
-from catlog.testing.cases import normals, seeded
+from catlog.testing import test_outputs as battery
+from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
 from gradients import assert_same
 from laws import bits, integers
@@ -74,19 +75,11 @@ def crf(theta: Tensor) -> Distribution:
 def test_every_output_equals_a_call_of_its_own(
     E: Estimator, distribution: Callable[[Tensor], Distribution]
 ) -> None:
-    theta = normals(2, 3, 3, seed=1).requires_grad_()
+    def features(x: Tensor) -> Tensor:
+        return torch.cat([x, x.square()], -1).double()
 
-    def results(x: Tensor) -> Tensor:
-        number = x.double()
-        return torch.stack([number.sum(-1).sin(), number.prod(-1), (number[..., 0] - 1) ** 2], -1)
-
-    q = distribution(theta)
-    together = E(results, q, outputs=1, generator=seeded(2))
-    outputs = [E(lambda x, i=i: results(x)[..., i], q, generator=seeded(2)) for i in range(3)]
-    separate = torch.stack(outputs, -1)
-    torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
-    weights = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
-    assert_same(weights * together, weights * separate, theta, rtol=0, atol=1e-12)
+    case = Case("structured", normals(3, 3, seed=1), distribution, torch.empty(0), features)
+    battery.test_every_output_equals_a_call_of_its_own(E, case, (3,))
 
 
 def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]:

@@ -82,12 +82,9 @@ class LEG(FromDraws):
         score = law.log_conditionals(index)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             changes = _SingleChanges.of(law, index)
-            joint = [score.new_zeros((0, *law.batch_shape))]
-            for part in chunks(changes.rows, law, f, self.chunk_size):
-                _, after = changes.made(part)
-                log_probs = law.log_conditionals(after)
-                joint.append(log_probs.gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1))
-            log_joint = torch.cat(joint)
+            parts = chunks(changes.rows, law, f, self.chunk_size)
+            joint = [law.log_prob(changes.made(part)[1]) for part in parts]
+            log_joint = torch.cat([score.new_zeros((0, *law.batch_shape)), *joint])
 
             def points(part: slice) -> Tensor:
                 """Return the points after possible changes, and the draws in place of others."""
