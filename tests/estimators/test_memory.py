@@ -47,6 +47,10 @@ class Allocations(TorchDispatchMode):
         return result
 
 
+def chain(length: int) -> Distribution:
+    return MarkovChain(torch.zeros(2), torch.zeros(2, 2, requires_grad=True), length=length)
+
+
 def allocations(E: Estimator, q: Distribution) -> Allocations:
     with Allocations() as made:
         E(lambda x: x.float().mean(-1), q).sum().backward(retain_graph=True)
@@ -58,9 +62,6 @@ def categories(*shape: int) -> Distribution:
     return integers(torch.zeros(shape, requires_grad=True), validate_args=False)
 
 
-CHAIN = MarkovChain(torch.zeros(2), torch.zeros(2, 2, requires_grad=True), length=64)
-
-
 @pytest.mark.parametrize(
     ("E", "q", "numbers"),
     [
@@ -69,7 +70,7 @@ CHAIN = MarkovChain(torch.zeros(2), torch.zeros(2, 2, requires_grad=True), lengt
         (SCateR(variables=200, chunk_size=10), categories(300, 2), 10 * 300),
         (RAM(chunk_size=10), categories(300, 2), 10 * 300),
         (LEG(chunk_size=8), categories(64, 2), 8 * 64),
-        (LEG(chunk_size=8), CHAIN, 8 * 64),
+        (LEG(chunk_size=8), chain(64), 8 * 64),
         (DisARMTree(), categories(2, 300), 4 * 2 * 300),
         (DisARMTree(tree="stick"), categories(2, 300), 4 * 2 * 300),
         (ARSM(), categories(2, 60), 2 * 60 * 60),
@@ -91,3 +92,9 @@ def test_no_tensor_is_larger_than_stated(E: Estimator, q: Distribution, numbers:
 def test_a_chunk_costs_the_same_beside_more_of_them(E: type[Estimator], q: Distribution) -> None:
     few, many = (allocations(E(samples=n, chunk_size=4), q).total for n in (32, 128))
     assert many <= 4 * few
+
+
+def test_the_sweep_over_a_chain_takes_quadratic_memory_and_time() -> None:
+    """The points of twice as many variables are four times as many numbers."""
+    few, many = (allocations(SCateR(chunk_size=4), chain(length)).total for length in (32, 64))
+    assert many <= 4.2 * few
