@@ -17,6 +17,7 @@ from catlog import (
     DisARMTree,
     Estimator,
     Exact,
+    IndeCateR,
     MarkovChain,
     SCateR,
 )
@@ -66,6 +67,7 @@ def categories(*shape: int) -> Distribution:
     ("E", "q", "numbers"),
     [
         (Exact(chunk_size=1000), categories(50, 10, 2), 50 * 2**10),  # the probabilities
+        (IndeCateR(250), categories(10, 50, 40), 2**22),  # tables of a part of the draws
         (SCateR(chunk_size=10), categories(300, 2), 10 * 300),
         (SCateR(variables=200, chunk_size=10), categories(300, 2), 10 * 300),
         (RAM(chunk_size=10), categories(300, 2), 10 * 300),
