@@ -137,19 +137,14 @@ def injected(E: Estimator, rows: int, outcomes: int, event: Sequence[int]) -> di
     repeats = {"GumbelRao": (2,), "ReinMaxRao": (2,), "ReinMaxCV": (3,)}
     lead = repeats.get(type(E).__name__, ())
     noise = torch.rand(*lead, 1, 1, *event, generator=seeded()).double()
-    shapes = {
-        "noise": (*lead, rows, outcomes, *event),
-        "start": (1, outcomes),
-        "chosen": (rows, outcomes, 1),
-    }
     named = {
-        "noise": noise,
-        "start": torch.tensor(0.3, dtype=torch.float64),
-        "chosen": torch.tensor(0),
+        "noise": noise.expand(*lead, rows, outcomes, *event),
+        "start": torch.tensor(0.3, dtype=torch.float64).expand(1, outcomes),
+        "chosen": torch.tensor(0).expand(rows, outcomes, 1),
     }
     if type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
         return {}
-    return {name: named[name].expand(shapes[name]) for name in E.randomness if name in named}
+    return {name: named[name] for name in E.randomness if name in named}
 
 
 def wave(x: Tensor) -> Tensor:

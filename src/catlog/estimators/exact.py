@@ -120,7 +120,7 @@ class Exact:
 
         fx = evaluate_chunked(f, possible_points, points, law, chunk_size=self.chunk_size)
         # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
-        mean = (weight * fx).sum(0).detach()
+        mean = (weight.detach() * fx.detach()).sum(0)
         return (weight * (fx - mean)).sum(0) + mean
 
 
