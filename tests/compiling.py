@@ -8,16 +8,13 @@ from sysconfig import get_path
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
 from catlog.testing.settings import supports
+from laws import KINDS
 
-LAWS = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
-    "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]]),
+LAWS = KINDS | {
+    "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])
 }
 BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
 

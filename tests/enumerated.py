@@ -8,6 +8,7 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog.testing import FUNCTIONS, PARAMETER, Case, outcomes
+from catlog.testing.cases import seeded
 
 
 def function_of(case: Case, name: str = "sine") -> Callable[[Tensor], Tensor]:
@@ -59,7 +60,7 @@ def train(
 ) -> None:
     """Train the estimator's parameters through ``backward`` of its estimates."""
     optimiser = torch.optim.Adam(E.parameters(), lr)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     for _ in range(steps):
         optimiser.zero_grad()
         E(f, q, generator=generator).mean().backward()

@@ -1,10 +1,11 @@
 """Cases for tests of single estimators: more categories, and impossible ones."""
 
 import torch
-from torch.distributions import Categorical, Independent
+from torch.distributions import Categorical
 from torch.nn.functional import one_hot
 
 from catlog.testing.cases import CASES, POSSIBLE, Case, grid, normals
+from laws import integers
 
 MORE_CATEGORIES = {
     case.name: case
@@ -19,7 +20,7 @@ MORE_CATEGORIES = {
         Case(
             "integers of four",
             torch.tensor([[0.3, -1.2, 0.8, 0.1], [1.5, -0.5, 0.0, 0.6]], dtype=torch.float64),
-            lambda logits: Independent(Categorical(logits=logits), 1),
+            integers,
             grid(4, 4),
             lambda x: one_hot(x, 4).flatten(-2).double() @ normals(8, 6, seed=3),
         ),

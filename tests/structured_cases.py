@@ -23,6 +23,7 @@ from torch.distributions import (
 
 import catlog
 from catlog.distributions import Node
+from catlog.testing.cases import grid as every
 from catlog.testing.cases import normals
 from laws import bits, integers, one_hots
 
@@ -49,10 +50,6 @@ class StructuredCase:
 
     def probabilities(self, theta: Tensor) -> Tensor:
         return self.log_probs(theta).exp()
-
-
-def every(*sizes: int) -> Tensor:
-    return torch.tensor(list(product(*(range(size) for size in sizes))))
 
 
 def copies(case: StructuredCase, dims: int = 1) -> StructuredCase:

@@ -24,9 +24,6 @@ class Known(Protocol):
     def outputs(self) -> int: ...
 
     @property
-    def d(self) -> int: ...
-
-    @property
     def real(self) -> torch.dtype: ...
 
     @property

@@ -1,4 +1,4 @@
-"""Numbers of 16 bits: f and the networks of q may compute in them, the estimators do not.
+"""Numbers of few bits: f and the networks of q may compute in them, the estimators do not.
 
 In the tests of autocast, f has no operation that autocast changes, so that values and gradients
 must stay the same.
@@ -9,19 +9,24 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
+from catlog import ESTIMATORS
+from catlog.estimators import catlog_trick
 from catlog.functions import DigitsOfSum
+from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
+from laws import KINDS, integers
 
-LOGITS = torch.randn(20, 3, 3, generator=torch.Generator().manual_seed(0))
-DISTRIBUTIONS = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
-    "structured": lambda logits: catlog.MarkovChain(logits[..., 0, :], logits, length=4),
+LOGITS = torch.randn(20, 3, 3, generator=seeded())
+DISTRIBUTIONS = KINDS | {
+    "structured": lambda logits: catlog.MarkovChain(logits[..., 0, :], logits, length=4)
 }
+
+
+def kinds(E: catlog.Estimator) -> list[str]:
+    """Return the kinds of distribution that E takes."""
+    return [kind for kind in DISTRIBUTIONS if supports(E, kind)]
 
 
 def f(x: Tensor) -> Tensor:
@@ -48,9 +53,7 @@ def estimate(E: catlog.Estimator, kind: str, outputs: int, is_on: bool) -> tuple
 
 @pytest.mark.parametrize("E", estimators())
 def test_values_and_gradients_are_those_without_autocast(E: catlog.Estimator) -> None:
-    for kind in DISTRIBUTIONS:
-        if not supports(E, kind) or (kind == "structured" and E.differentiates_f):
-            continue
+    for kind in kinds(E):
         for outputs in (0, 1) if getattr(E, "many_outputs", False) else (0,):
             with_autocast = estimate(E, kind, outputs, True)
             for given, wanted in zip(with_autocast, estimate(E, kind, outputs, False), strict=True):
@@ -59,19 +62,32 @@ def test_values_and_gradients_are_those_without_autocast(E: catlog.Estimator) ->
 
 def test_the_mean_of_digits_is_that_without_autocast() -> None:
     f = DigitsOfSum(torch.tensor([0, 9, 1]))
-    q = Independent(Categorical(logits=torch.linspace(-1, 1, 40).view(4, 10)), 1)
+    q = integers(torch.linspace(-1, 1, 40).view(4, 10))
     with torch.autocast("cpu", torch.bfloat16):
         mean = catlog.Exact()(f, q, outputs=1)
     torch.testing.assert_close(mean, catlog.Exact()(f, q, outputs=1))
+
+
+@pytest.mark.parametrize("name", ["Exact", *catlog_trick.__all__])
+def test_probabilities_of_32_bits_do_not_round_large_values(name: str) -> None:
+    """A large number that is added to f, in 64 bits, changes no gradient."""
+    for kind in kinds(ESTIMATORS[name]()):
+        if (name, kind) == ("LEG", "structured"):
+            continue  # its weights of dependent variables do not add up to 0
+        gradients = []
+        for shift in (0.0, 2.0**27):
+            E, leaf = ESTIMATORS[name](), LOGITS.clone().requires_grad_()
+            q = DISTRIBUTIONS[kind](leaf)
+            value = E(lambda x, shift=shift: f(x).double() + shift, q, generator=seeded())
+            gradients += torch.autograd.grad(value.sum(), leaf)
+        torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("E", estimators())
 def test_values_of_sixteen_bits_are_widened(E: catlog.Estimator, dtype: torch.dtype) -> None:
     """As autocast makes them. Their differences and means would be rounded once more."""
-    for kind, make_q in DISTRIBUTIONS.items():
-        if not supports(E, kind) or (kind == "structured" and E.differentiates_f):
-            continue
+    for kind in kinds(E):
         results = []
         for is_widened in (False, True):
             leaf = LOGITS.clone().requires_grad_()
@@ -81,7 +97,7 @@ def test_values_of_sixteen_bits_are_widened(E: catlog.Estimator, dtype: torch.dt
                 return values.float() if is_widened else values
 
             torch.manual_seed(0)
-            value = deepcopy(E)(function, make_q(leaf))
+            value = deepcopy(E)(function, DISTRIBUTIONS[kind](leaf))
             value.sum().backward()
             assert value.dtype == torch.float32
             results.append((value.detach(), leaf.grad))

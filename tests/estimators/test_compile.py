@@ -13,7 +13,7 @@ import catlog
 from catlog.compiled import compiled_update
 from catlog.estimators.catlog_trick import kernel_critic
 from catlog.functions import FirstLayerLinear, OfSum, ising
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each, select, supports
 from compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
 from laws import bits, integers
@@ -226,7 +226,7 @@ def test_inductor() -> None:
     """Compiled draws differ from eager ones, so x is given."""
     network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     function = FirstLayerLinear(network, lambda out: out.squeeze(-1).exp())
-    x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=torch.Generator().manual_seed(0))
+    x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=seeded())
     logits = torch.zeros(5, 6, requires_grad=True)
 
     def loss(logits: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from catlog.estimator import Estimator
 from catlog.estimators import ESTIMATORS
 from catlog.estimators.relaxations import gumbel_softmax
 from catlog.sampling import draw
+from catlog.testing.cases import seeded
+from laws import bits, one_hots
 
 OFFERING = sorted(name for name, E in ESTIMATORS.items() if "draws" in signature(E).parameters)
 BATCH, D, K = 5, 6, 4
@@ -48,7 +50,7 @@ def test_the_straight_through_family_offers_them() -> None:
 
 @pytest.mark.parametrize("name", OFFERING)
 def test_antithetic_bits_are_opposite(name: str) -> None:
-    q = Independent(Bernoulli(logits=torch.zeros(BATCH, D, requires_grad=True)), 1)
+    q = bits(torch.zeros(BATCH, D, requires_grad=True))
     first, second = drawn(made(name, 2, "antithetic"), q)
     assert torch.equal(first, 1 - second)
 
@@ -56,14 +58,14 @@ def test_antithetic_bits_are_opposite(name: str) -> None:
 @pytest.mark.parametrize("name", OFFERING)
 def test_as_many_latin_bits_as_their_probability_says(name: str) -> None:
     logits = torch.tensor([0.25, 0.5, 0.75]).logit().repeat(BATCH, D // 3).requires_grad_()
-    x = drawn(made(name, 8, "latin"), Independent(Bernoulli(logits=logits), 1))
+    x = drawn(made(name, 8, "latin"), bits(logits))
     expected = torch.tensor([2.0, 4.0, 6.0]).repeat(BATCH, D // 3)
     assert torch.equal(x.sum(0), expected)
 
 
 @pytest.mark.parametrize("name", sorted({*OFFERING} - {"DARN", "GumbelSoftmax"}))
 def test_every_one_of_equally_likely_categories_is_drawn_once(name: str) -> None:
-    q = Independent(OneHotCategorical(logits=torch.zeros(BATCH, D, K, requires_grad=True)), 1)
+    q = one_hots(torch.zeros(BATCH, D, K, requires_grad=True))
     x = drawn(made(name, K, "latin"), q)
     assert torch.equal(x.sum(0), torch.ones(BATCH, D, K))
 
@@ -78,7 +80,7 @@ def test_relaxed_draws_are_finite_at_the_end_of_the_interval(
 
     monkeypatch.setattr(gumbel_softmax, "uniforms", ones)
     logits = torch.zeros(2, D, K, requires_grad=True)
-    q = Independent(OneHotCategorical(logits=logits), 1)
+    q = one_hots(logits)
     value = catlog.GumbelSoftmax(4, draws="latin")(lambda x: x[..., 0].square().sum(-1), q)
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert value.isfinite().all()
@@ -134,12 +136,15 @@ def injected(E: Estimator, rows: int, outcomes: int, event: Sequence[int]) -> di
     """Return the same noise for every draw and outcome: what remains random are the draws."""
     repeats = {"GumbelRao": (2,), "ReinMaxRao": (2,), "ReinMaxCV": (3,)}
     lead = repeats.get(type(E).__name__, ())
-    noise = torch.rand(*lead, 1, 1, *event, generator=torch.Generator().manual_seed(0)).double()
-    shapes = {"noise": (*lead, rows, outcomes, *event), "start": (1, outcomes)}
-    named = {"noise": noise, "start": torch.tensor(0.3, dtype=torch.float64)}
+    noise = torch.rand(*lead, 1, 1, *event, generator=seeded()).double()
+    named = {
+        "noise": noise.expand(*lead, rows, outcomes, *event),
+        "start": torch.tensor(0.3, dtype=torch.float64).expand(1, outcomes),
+        "chosen": torch.tensor(0).expand(rows, outcomes, 1),
+    }
     if type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
         return {}
-    return {name: named[name].expand(shapes[name]) for name in E.randomness if name in named}
+    return {name: named[name] for name in E.randomness if name in named}
 
 
 def wave(x: Tensor) -> Tensor:
@@ -174,7 +179,7 @@ ONE_HOT = torch.tensor([[1 / 6, 1 / 2, 1 / 3], [1 / 3, 0.0, 2 / 3]], dtype=torch
 
 @pytest.mark.parametrize("scheme", ["antithetic", "latin", "latin, sorted"])
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("name", OFFERING)
+@pytest.mark.parametrize("name", [*OFFERING, "IndeCateR of one variable"])
 @pytest.mark.parametrize("theta", [BITS, ONE_HOT], ids=["bits", "one-hot"])
 def test_dependent_draws_keep_the_expectation(
     name: str, n: int, scheme: str, theta: Tensor, monkeypatch: pytest.MonkeyPatch
@@ -197,6 +202,8 @@ def test_dependent_draws_keep_the_expectation(
     options: dict[str, Any] = {"noise_samples": 2} if "Rao" in name or name == "ReinMaxCV" else {}
     if name == "GumbelSoftmax":
         options = {"hard": True, "temperature": 0.7}
+    if name == "IndeCateR of one variable":
+        name, options = "IndeCateR", {"variables": 1}
     E = ESTIMATORS[name](samples=n, draws=scheme, **options)
     rows = n if name == "SlopeCateR" else 1  # its corrections are spread over its draws
     alone = ESTIMATORS[name](samples=rows, draws="independent", **options)

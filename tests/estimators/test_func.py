@@ -5,31 +5,31 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent
+from torch.distributions import Distribution
 from torch.func import functional_call, grad, jvp, vmap
 from torch.testing import assert_close
 
 import catlog
 from catlog import ESTIMATORS
+from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS, continuous, select
+from laws import bits
 
-COUPLING = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
-LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
+COUPLING = torch.randn(3, 3, generator=seeded()).double()
+LOGITS = torch.randn(4, 3, generator=seeded(1)).double()
 
 
 def f(x: Tensor) -> Tensor:
     return ((x @ COUPLING) * x).sum(-1).sin()
 
 
-def loss(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor) -> Tensor:
-    return E(f, Independent(Bernoulli(logits=logits, validate_args=False), 1), x=x, **more)
+def loss(E: catlog.Estimator, logits: Tensor, **options: Tensor | None) -> Tensor:
+    return E(f, bits(logits, validate_args=False), **options)
 
 
-def by_backward(
-    E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor
-) -> Tensor:
+def by_backward(E: catlog.Estimator, logits: Tensor, **options: Tensor | None) -> Tensor:
     leaf = logits.clone().requires_grad_()
-    return torch.autograd.grad(loss(E, leaf, x, **more).sum(), leaf)[0]
+    return torch.autograd.grad(loss(E, leaf, **options).sum(), leaf)[0]
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
@@ -52,15 +52,13 @@ def test_vmap_of_grad_at_injected_points(name: str) -> None:
         E = ESTIMATORS[name](**settings)
         if "chosen" in E.randomness:
             continue  # vmap maps over x, but the chosen variables are drawn
-        q = Independent(Bernoulli(logits=LOGITS), 1)
-        x = q.sample((E.rows(q),))
-        more = {"start": torch.rand(1, 4).double()} if "start" in E.randomness else {}
-        mapped = vmap(
-            grad(lambda logits, x, more, E=E: loss(E, logits, x, **more)), in_dims=(0, 1, 1)
-        )
-        assert_close(
-            mapped(LOGITS, x, more), by_backward(E, LOGITS, x, **more), rtol=1e-12, atol=1e-12
-        )
+        q = bits(LOGITS)
+        options = {"x": q.sample((E.rows(q),))}
+        if "start" in E.randomness:
+            options["start"] = torch.rand(1, 4).double()
+        mapped = vmap(grad(lambda logits, options, E=E: loss(E, logits, **options)), in_dims=(0, 1))
+        results = mapped(LOGITS, options), by_backward(E, LOGITS, **options)  # the latter learns
+        assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
@@ -112,7 +110,7 @@ def network(parameters: Tensor) -> Distribution:
 def test_vmap_of_grad_of_sweeps(sweep: str, law: Callable[[Tensor], Distribution]) -> None:
     """Mapped over the batch, a sweep gives the gradients of one call for all batch elements."""
     E = SWEEPS[sweep]
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     parameters = torch.randn(6, 5, 4, dtype=torch.float64, generator=generator)
     groups = {"independent": 10, "variables": 7, "categories": 8}.get(sweep, 1)
     shape = (groups, 2, 6, 3, *([4] if sweep == "gumbel" else []))
@@ -152,15 +150,14 @@ def test_mapped_draws_differ() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it itself
 def test_forward_mode() -> None:
     """A directional derivative is the gradient's product with the direction."""
-    q, direction = Independent(Bernoulli(logits=LOGITS), 1), torch.ones_like(LOGITS)
+    q, direction = bits(LOGITS), torch.ones_like(LOGITS)
     x = q.sample((2,))
     for E in (catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()):
         points = x if E.randomness else None
         _, slope = jvp(
-            lambda logits, E=E, x=points: loss(E, logits, x).sum(), (LOGITS,), (direction,)
+            lambda logits, E=E, x=points: loss(E, logits, x=x).sum(), (LOGITS,), (direction,)
         )
-        wanted = by_backward(E, LOGITS, points).sum()
-        assert_close(slope, wanted, rtol=1e-12, atol=1e-12)
+        assert_close(slope, by_backward(E, LOGITS, x=points).sum(), rtol=1e-12, atol=1e-12)
 
 
 def test_per_example_gradients_of_a_module() -> None:
@@ -175,15 +172,12 @@ def test_per_example_gradients_of_a_module() -> None:
         part = {
             name: {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"
         }
-        q = Independent(
-            Bernoulli(logits=functional_call(encoder, part["0"], images), validate_args=False), 1
-        )
-        E = catlog.IndeCateR(1)
-        return E(
-            lambda x: (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1),
-            q,
-            x=x,
-        )
+        q = bits(functional_call(encoder, part["0"], images), validate_args=False)
+
+        def error(x: Tensor) -> Tensor:
+            return (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1)
+
+        return catlog.IndeCateR(1)(error, q, x=x)
 
     x = torch.randint(2, (1, 4, 3)).double()
     per_example = vmap(grad(objective), in_dims=(None, 0, 1))(parameters, images, x)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import Independent
 from torch.utils.checkpoint import checkpoint
 
 import catlog
@@ -13,6 +13,7 @@ from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.evaluation.learning import frozen, write
 from catlog.testing import z_limit
 from compiling import why_not_inductor
+from laws import bits
 
 # torch raises them when it compiles.
 pytestmark = pytest.mark.filterwarnings(
@@ -44,7 +45,7 @@ def f(x: Tensor) -> Tensor:
 
 
 def law(logits: Tensor) -> Independent:
-    return Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    return bits(logits, validate_args=False)
 
 
 def learned(E: catlog.Estimator) -> list[Tensor]:
@@ -190,22 +191,13 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_only_finite_numbers_are_written(together: bool) -> None:
-    buffers = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
-    write(
-        [
-            (buffers[0], torch.tensor([1.0, torch.nan])),
-            (buffers[1], torch.ones(3, dtype=torch.int64)),
-        ],
-        together,
-    )
-    assert [buffer.tolist() for buffer in buffers] == (
-        [[0.0, 0.0], [0, 0, 0]] if together else [[1.0, 0.0], [1, 1, 1]]
-    )
-    write(
-        [(buffers[0], torch.tensor([1.0, 2.0])), (buffers[1], torch.ones(3, dtype=torch.int64))],
-        together,
-    )
-    assert [buffer.tolist() for buffer in buffers] == [[1.0, 2.0], [1, 1, 1]]
+    floats, whole = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
+    write([(floats, torch.tensor([1.0, torch.nan])), (whole, torch.ones_like(whole))], together)
+    assert floats.tolist() == [0.0 if together else 1.0, 0.0]
+    assert whole.tolist() == [0 if together else 1] * 3
+    write([(floats, torch.tensor([1.0, 2.0])), (whole, torch.ones_like(whole))], together)
+    assert floats.tolist() == [1.0, 2.0]
+    assert whole.tolist() == [1, 1, 1]
 
 
 @needs_compiler

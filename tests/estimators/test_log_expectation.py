@@ -17,17 +17,12 @@ from catlog.experiments.addition import digit_logits
 from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
-from catlog.testing.cases import FeatureFunction
-from enumerated import function_of
-from gradients import assert_same
+from catlog.testing.cases import FeatureFunction, seeded
+from gradients import assert_same, with_gradients
 from laws import bits, integers
 
 POSITIVE = "network"  # the function of the battery that is an exponential
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
 
 
 class Replayed:
@@ -71,22 +66,19 @@ def exact_log(case: Case, f: FeatureFunction) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_exact_expectation_has_the_exact_logarithm(case: Case, repeats: int) -> None:
     theta = case.theta.clone().requires_grad_()
-    value = log_expectation(
-        catlog.Exact(), function_of(case, POSITIVE), case.distribution(theta), repeats=repeats
-    )
-    (gradient,) = torch.autograd.grad(value, theta)
-    torch.testing.assert_close(
-        (value.detach(), gradient), exact_log(case, FUNCTIONS[POSITIVE]), rtol=0, atol=1e-12
-    )
+    f, q = case.function(POSITIVE), case.distribution(theta)
+    value = log_expectation(catlog.Exact(), f, q, repeats=repeats)
+    got, exact = with_gradients(value, theta), exact_log(case, FUNCTIONS[POSITIVE])
+    torch.testing.assert_close(got, list(exact), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("E", SEEDED, ids=repr)
 def test_one_call_is_the_plain_logarithm(E: catlog.Estimator) -> None:
     case = CASES["bits"]
     theta = case.theta.clone().requires_grad_()
-    f, q = function_of(case, POSITIVE), case.distribution(theta)
-    value = log_expectation(E, f, q, generator=seeded())
-    plain = E(f, q, generator=seeded()).log()
+    f, q = case.function(POSITIVE), case.distribution(theta)
+    value = log_expectation(E, f, q, generator=seeded(1))
+    plain = E(f, q, generator=seeded(1)).log()
     assert_same(value, plain, theta, rtol=0, atol=0)
 
 
@@ -109,9 +101,8 @@ def test_correction_cancels_the_leading_bias(E: catlog.Estimator, case: Case) ->
 def test_correction_lowers_a_large_bias() -> None:
     """Not only to first order: against one estimate from as many draws."""
     case, f = CASES["integers"], FUNCTIONS[POSITIVE]
-    four = catlog.IndeCateR(4)
     for E, repeats, together in (
-        (catlog.IndeCateR(1), 4, four),
+        (catlog.IndeCateR(1), 4, catlog.IndeCateR(4)),
         (catlog.RLOO(2), 2, catlog.RLOO(4)),
     ):
         corrected, plain = bias(E, case, f, repeats), bias(together, case, f, 1)
@@ -175,20 +166,15 @@ def test_small_values_do_not_underflow() -> None:
     logits = torch.zeros(3, requires_grad=True)
 
     def run(scale: float) -> tuple[Tensor, Tensor]:
-        value = log_expectation(
-            catlog.RLOO(2),
-            lambda x: scale * (1 + x.sum(-1)),
-            bits(logits),
-            repeats=3,
-            generator=seeded(),
-        )
+        f, q = lambda x: scale * (1 + x.sum(-1)), bits(logits)
+        value = log_expectation(catlog.RLOO(2), f, q, repeats=3, generator=seeded(1))
         return value.detach() - log(scale), torch.autograd.grad(value, logits)[0]
 
     torch.testing.assert_close(run(1e-30), run(1.0), rtol=1e-4, atol=1e-5)
 
 
 def test_correction_is_at_most_one_half() -> None:
-    estimates = torch.rand(4, 1000, generator=seeded()).double() ** 8
+    estimates = torch.rand(4, 1000, generator=seeded(1)).double() ** 8
     correction = log_of_mean(estimates) - estimates.mean(0).log()
     assert (correction > 0).all()
     assert (correction <= 0.5).all()
@@ -234,13 +220,8 @@ def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
     scale = torch.tensor([0.0, 1.0])
 
     def gradients(model: nn.Module) -> list[Tensor]:
-        value = log_expectation(
-            catlog.IndeCateR(1),
-            lambda x: scale * (1 + x.sum(-1)).exp(),
-            bits(model(inputs)),
-            repeats=2,
-            generator=seeded(),
-        )
+        f, q = lambda x: scale * (1 + x.sum(-1)).exp(), bits(model(inputs))
+        value = log_expectation(catlog.IndeCateR(1), f, q, repeats=2, generator=seeded(1))
         network.zero_grad()
         value.mean().backward()
         return [parameter.grad.clone() for parameter in network.parameters()]  # type: ignore[union-attr]

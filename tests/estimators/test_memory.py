@@ -1,47 +1,102 @@
-"""Estimators make no tensor that is much larger than the points that f gets."""
+"""Estimators make no tensor that is much larger than the points that f gets, and few of them."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Independent
+from torch.distributions import Distribution, Independent, Poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import catlog
+from catlog import (
+    ARSM,
+    LEG,
+    RAM,
+    CountDifferences,
+    DisARMTree,
+    Estimator,
+    Exact,
+    IndeCateR,
+    MarkovChain,
+    SCateR,
+)
+from laws import integers
 
 
-class Largest(TorchDispatchMode):
-    """The number of bytes of the largest tensor that an operation allocates."""
+def storages(values: object) -> dict[int, int]:
+    """Return where the tensors among these values are stored, and in how many bytes."""
+    stored = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in stored}
 
-    bytes = 0
+
+class Allocations(TorchDispatchMode):
+    """The bytes that operations allocate: for the largest tensor, and for all of them."""
+
+    largest = 0
+    total = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):  # a view of a small tensor may look large
-                self.bytes = max(self.bytes, leaf.untyped_storage().nbytes())
+        given = storages((args, kwargs))
+        for place, size in storages(result).items():
+            if place not in given:
+                self.largest = max(self.largest, size)
+                self.total += size
         return result
 
 
+def chain(length: int) -> Distribution:
+    return MarkovChain(torch.zeros(2), torch.zeros(2, 2, requires_grad=True), length=length)
+
+
+def allocations(E: Estimator, q: Distribution) -> Allocations:
+    with Allocations() as made:
+        E(lambda x: x.float().mean(-1), q).sum().backward(retain_graph=True)
+    return made
+
+
+def categories(*shape: int) -> Distribution:
+    """Return variables with logits of this shape, ``[*batch, d, k]``."""
+    return integers(torch.zeros(shape, requires_grad=True), validate_args=False)
+
+
 @pytest.mark.parametrize(
-    ("E", "d", "k", "numbers"),
+    ("E", "q", "numbers"),
     [
-        (catlog.SCateR(chunk_size=10), 300, 2, 10 * 300),
-        (catlog.SCateR(variables=200, chunk_size=10), 300, 2, 10 * 300),
-        (catlog.RAM(chunk_size=10), 300, 2, 10 * 300),
-        (catlog.DisARMTree(), 2, 300, 4 * 2 * 300),
-        (catlog.DisARMTree(tree="stick"), 2, 300, 4 * 2 * 300),
-        (catlog.ARSM(), 2, 60, 2 * 60 * 60),
+        (Exact(chunk_size=1000), categories(50, 10, 2), 50 * 2**10),  # the probabilities
+        (IndeCateR(250), categories(10, 50, 40), 2**22),  # tables of a part of the draws
+        (SCateR(chunk_size=10), categories(300, 2), 10 * 300),
+        (SCateR(variables=200, chunk_size=10), categories(300, 2), 10 * 300),
+        (RAM(chunk_size=10), categories(300, 2), 10 * 300),
+        (LEG(chunk_size=8), categories(64, 2), 8 * 64),
+        (LEG(chunk_size=8), chain(64), 8 * 64),
+        (DisARMTree(), categories(2, 300), 4 * 2 * 300),
+        (DisARMTree(tree="stick"), categories(2, 300), 4 * 2 * 300),
+        (ARSM(), categories(2, 60), 2 * 60 * 60),
     ],
     ids=repr,
 )
-def test_no_tensor_is_larger_than_stated(E: catlog.Estimator, d: int, k: int, numbers: int) -> None:
-    logits = torch.zeros(d, k, requires_grad=True)
-    q = Independent(Categorical(logits=logits, validate_args=False), 1)
-    with Largest() as largest:
-        E(lambda x: x.float().mean(-1), q).backward()
-    assert largest.bytes <= 8 * numbers
+def test_no_tensor_is_larger_than_stated(E: Estimator, q: Distribution, numbers: int) -> None:
+    assert allocations(E, q).largest <= 8 * numbers
+
+
+@pytest.mark.parametrize(
+    ("E", "q"),
+    [
+        (LEG, categories(8, 2)),
+        (SCateR, categories(8, 2)),
+        (CountDifferences, Independent(Poisson(torch.ones(8, requires_grad=True)), 1)),
+    ],
+)
+def test_a_chunk_costs_the_same_beside_more_of_them(E: type[Estimator], q: Distribution) -> None:
+    few, many = (allocations(E(samples=n, chunk_size=4), q).total for n in (32, 128))
+    assert many <= 4 * few
+
+
+def test_the_sweep_over_a_chain_takes_quadratic_memory_and_time() -> None:
+    """The points of twice as many variables are four times as many numbers."""
+    few, many = (allocations(SCateR(chunk_size=4), chain(length)).total for length in (32, 64))
+    assert many <= 4.2 * few

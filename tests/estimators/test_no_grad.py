@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Distribution
 
 import catlog
 from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverageBaseline, Reinforce, SlopeCateR
 from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
+from laws import bits, one_hots
 
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "bits": lambda logits: bits(logits[..., 0]),
+    "one-hot": one_hots,
     "structured": lambda logits: MarkovChain(logits[..., 0, :], logits, length=2),
 }
 mode = pytest.mark.parametrize(
@@ -89,9 +90,8 @@ def test_learned_buffers_stay_usable(E: Any, mode: Any) -> None:
         before = {name: value.clone() for name, value in module.state_dict().items()}
         with mode():
             E(lambda x: x.sum(-1).cos(), q, generator=seeded())
-        changed = any(
-            not torch.equal(value, before[name]) for name, value in module.state_dict().items()
-        )
+        after = module.state_dict()
+        changed = any(not torch.equal(after[name], before[name]) for name in before)
         if not isinstance(E, Reinforce):  # a moving average ignores eval()
             learns = mode is torch.no_grad and not isinstance(E, SlopeCateR)
             assert changed == (training and learns)

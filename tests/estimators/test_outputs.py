@@ -6,15 +6,17 @@ from operator import itemgetter
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.estimator import Estimator, Kind
+from catlog.estimator import Estimator, Kind, tie
 from catlog.functions import DigitsOfSum, Pool, Sharded
-from catlog.testing.cases import normals
+from catlog.testing import test_outputs as battery
+from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
 from gradients import assert_same
+from laws import bits, integers
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
@@ -73,32 +75,16 @@ def crf(theta: Tensor) -> Distribution:
 def test_every_output_equals_a_call_of_its_own(
     E: Estimator, distribution: Callable[[Tensor], Distribution]
 ) -> None:
-    theta = normals(2, 3, 3, seed=1).requires_grad_()
+    def features(x: Tensor) -> Tensor:
+        return torch.cat([x, x.square()], -1).double()
 
-    def results(x: Tensor) -> Tensor:
-        number = x.double()
-        return torch.stack([number.sum(-1).sin(), number.prod(-1), (number[..., 0] - 1) ** 2], -1)
-
-    def call(output: int | None) -> Tensor:
-        generator = torch.Generator().manual_seed(2)
-        q = distribution(theta)
-        if output is None:
-            return E(results, q, outputs=1, generator=generator)
-        return E(lambda x: results(x)[..., output], q, generator=generator)
-
-    together, separate = call(None), torch.stack([call(i) for i in range(3)], -1)
-    torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
-    weights = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
-    gradients = [
-        torch.autograd.grad((weights * values).sum(), theta)[0] for values in (together, separate)
-    ]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    case = Case("structured", normals(3, 3, seed=1), distribution, torch.empty(0), features)
+    battery.test_every_output_equals_a_call_of_its_own(E, case, (3,))
 
 
 def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]:
     """Return a function of random targets, and logits."""
-    generator = torch.Generator().manual_seed(base + places)
-    target = torch.randint(0, base, (batch, places + 1), generator=generator)
+    target = torch.randint(0, base, (batch, places + 1), generator=seeded(base + places))
     return DigitsOfSum(target, base), normals(batch, 2 * places, base, seed=places)
 
 
@@ -115,13 +101,12 @@ def test_table_of_digits_gives_the_gradient_of_evaluated_neighbours(E: Estimator
     f, logits = digits(10, 4)
     logits[0, :3, 4:] = -torch.inf  # impossible categories have no effect
     f.table_checked = True  # type: ignore[assignment]  # so that its bools are summed as they are
+    theta = logits.requires_grad_()
     gradients = []
     for function in (f, lambda x: f(x)):
-        theta = logits.clone().requires_grad_()
-        q = Independent(Categorical(logits=theta), 1)
-        value = E(function, q, outputs=1, generator=torch.Generator().manual_seed(1))
+        value = E(function, integers(theta), outputs=1, generator=seeded(1))
         weight = torch.linspace(-1, 1, value.numel(), dtype=torch.float64).view(value.shape)
-        gradients.append(torch.autograd.grad((weight * value).sum(), theta)[0])
+        gradients += torch.autograd.grad((weight * value).sum(), theta)
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
@@ -134,13 +119,11 @@ def test_value_over_the_variables_that_matter_is_unbiased_and_less_noisy() -> No
 
     plain = WithoutTouches(f.target, 3)
     repeats = 20_000
-    q = Independent(Categorical(logits=logits), 1)
-    many = Independent(Categorical(logits=logits.expand(repeats, -1, -1)), 1)
-    exact = catlog.Exact()(f, q, outputs=1)
+    many = integers(logits.expand(repeats, -1, -1))
+    exact = catlog.Exact()(f, integers(logits), outputs=1)
     variances = []
     for function in (f, plain):
-        generator = torch.Generator().manual_seed(0)
-        values = catlog.IndeCateR(2)(function, many, outputs=1, generator=generator)
+        values = catlog.IndeCateR(2)(function, many, outputs=1, generator=seeded())
         error = (values.mean(0) - exact[0]).abs()
         assert bool((error < 5 * values.std(0) / repeats**0.5 + 1e-12).all())
         variances.append(values.var(0))
@@ -151,7 +134,7 @@ def test_touches_is_checked() -> None:
     f, logits = digits(3, 2)
     f.__class__ = type("Wrong", (DigitsOfSum,), {"touches": torch.ones(2, 3)})
     with pytest.raises(ValueError, match=r"f.touches must hold bools of shape \(4, 3\)"):
-        catlog.IndeCateR(2)(f, Independent(Categorical(logits=logits), 1), outputs=1)
+        catlog.IndeCateR(2)(f, integers(logits), outputs=1)
 
 
 def test_a_wrong_table_is_reported() -> None:
@@ -159,23 +142,22 @@ def test_a_wrong_table_is_reported() -> None:
     table = f.neighbours
     f.neighbours = lambda x, variables=None: table(x).roll(1, -2)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"f.neighbours does not agree with f"):
-        catlog.IndeCateR(2)(f, Independent(Categorical(logits=logits), 1), outputs=1)
+        catlog.IndeCateR(2)(f, integers(logits), outputs=1)
 
 
 @pytest.mark.parametrize("E", [catlog.IndeCateR(2), catlog.RLOO(3)], ids=repr)
 def test_compiled_equals_eager(E: Estimator) -> None:
     f, logits = digits(5, 2)
     f.table_checked = True  # type: ignore[assignment]
-    x = torch.randint(0, 5, (E.rows(Independent(Categorical(logits=logits), 1)), 3, 4))
+    x = torch.randint(0, 5, (E.rows(integers(logits)), 3, 4))
 
     def loss(theta: Tensor, x: Tensor) -> Tensor:
-        q = Independent(Categorical(logits=theta, validate_args=False), 1)
+        q = integers(theta, validate_args=False)
         return -(E(f, q, x=x, outputs=1) + 0.1).log().sum()
 
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    theta = logits.requires_grad_()
     results = []
-    for function in (loss, compiled):
-        theta = logits.clone().requires_grad_()
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
         value = function(theta, x)
         results.append((value.detach(), *torch.autograd.grad(value, theta)))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
@@ -183,17 +165,16 @@ def test_compiled_equals_eager(E: Estimator) -> None:
 
 def test_sharded_function_keeps_outputs_and_table() -> None:
     f, logits = digits(4, 2)
-    theta = logits.clone().requires_grad_()
-    q = Independent(Categorical(logits=theta), 1)
+    q = integers(logits.requires_grad_())
     whole, sharded = (
-        catlog.IndeCateR(2)(function, q, outputs=1, generator=torch.Generator().manual_seed(3))
+        catlog.IndeCateR(2)(function, q, outputs=1, generator=seeded(3))
         for function in (f, Sharded(f))
     )
-    assert_same(sharded, whole, theta)
+    assert_same(sharded, whole, logits)
 
 
 def test_pool_returns_arrays() -> None:
-    q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    q = bits(torch.zeros(3))
     with Pool(itemgetter(slice(0, 2)), workers=1, outputs=1) as f:
         assert catlog.RLOO(4)(f, q, outputs=1).shape == (2,)
         points = torch.tensor([[0.0, 1.0, 0.0]])
@@ -209,22 +190,15 @@ def test_logarithm_per_output_with_a_second_estimator_for_the_value() -> None:
     """With Exact for both, the gradient is that of the logarithm."""
     f, logits = digits(3, 2)
     f.target[:, 0] = 1  # a digit that is possible
-    theta = logits.clone().requires_grad_()
-    E = catlog.Exact()
-    exact = E(f, Independent(Categorical(logits=theta), 1), outputs=1).log()
-    q = Independent(Categorical(logits=theta), 1)
+    theta = logits.requires_grad_()
+    q, E, noisy = integers(theta), catlog.Exact(), catlog.RLOO(3)
+    exact = E(f, q, outputs=1).log()
     value = catlog.log_expectation(E, f, q, value=E, outputs=1)
     assert_same(value, exact, theta)
     # The value and the denominator are those of `value`, the numerator is E's.
-    generator = torch.Generator().manual_seed(0)
-    noisy = catlog.RLOO(3)
-    q = Independent(Categorical(logits=theta), 1)
-    value = catlog.log_expectation(noisy, f, q, value=E, outputs=1, generator=generator)
-    torch.testing.assert_close(value, exact.detach(), check_layout=False)
-    q = Independent(Categorical(logits=theta), 1)
-    numerator = noisy(f, q, outputs=1, generator=torch.Generator().manual_seed(0))
-    expected = (numerator / exact.detach().exp()).sum()
-    gradients = [torch.autograd.grad(result, theta)[0] for result in (value.sum(), expected)]
-    torch.testing.assert_close(*gradients)
+    value = catlog.log_expectation(noisy, f, q, value=E, outputs=1, generator=seeded())
+    numerator = noisy(f, q, outputs=1, generator=seeded())
+    wanted = tie(exact, numerator / exact.detach().exp())
+    assert_same(value, wanted, theta)
     with pytest.raises(ValueError, match="it excludes `repeats`"):
         catlog.log_expectation(catlog.RLOO(2), f, q, value=catlog.RLOO(2), repeats=2, outputs=1)

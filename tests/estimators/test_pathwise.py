@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.testing import assert_close
 
 import catlog
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from laws import bits, integers
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
 Parameters = dict[str, Tensor]
+Moments = tuple[Tensor, dict[str, Tensor]]  # a value, and its gradient in every parameter
 
 
 def nodes(count: int) -> tuple[Tensor, Tensor]:
@@ -33,12 +35,15 @@ def nodes(count: int) -> tuple[Tensor, Tensor]:
 
 
 def parameters() -> Parameters:
-    g = torch.Generator().manual_seed(0)
     shapes = {"logits": (2, 3), "mu": (3,), "sigma": (3,), "c": (4,)}
     return {
-        name: torch.randn(*shape, dtype=torch.float64, generator=g).requires_grad_()
-        for name, shape in shapes.items()
+        name: normals(*shapes[name], seed=seed).requires_grad_() for seed, name in enumerate(shapes)
     }
+
+
+def with_gradients(value: Tensor, t: Parameters) -> Moments:
+    value.backward()
+    return value.detach(), {name: p.grad for name, p in t.items() if p.grad is not None}
 
 
 def smooth(x: Tensor, z: Tensor, c: Tensor) -> Tensor:
@@ -91,61 +96,42 @@ class XGivenZ(Independently):
 CASES = [Independently(), ZGivenX(), XGivenZ()]
 
 
-def reference(case: Independently, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+def reference(case: Independently, count: int) -> Moments:
     """Return E[f(x, z)] and its gradient in every parameter."""
     t = parameters()
     noise, weight = nodes(count)
     z = case.z(t, noise)
     fx = case.f(t)(POINTS[:, None].expand(-1, count, 2), z.expand(len(POINTS), count))
-    value = (weight * case.log_prob(t, z).exp() * fx).sum()
-    value.backward()
-    return value.detach(), {name: p.grad for name, p in t.items() if p.grad is not None}
+    return with_gradients((weight * case.log_prob(t, z).exp() * fx).sum(), t)
 
 
-def expectation(
-    E: catlog.Estimator, case: Independently, samples: int, count: int
-) -> tuple[Tensor, dict[str, Tensor]]:
+def expectation(E: catlog.Estimator, case: Independently, samples: int, count: int) -> Moments:
     """Return the expectation of the estimate and its gradients, over all outcomes and nodes."""
     t = parameters()
     noise, weight = nodes(count)
     rows = 0 if isinstance(E, catlog.Exact) else E.rows(integers(t["logits"]))
-    combinations = torch.tensor(
-        list(product(range(count), *[range(len(POINTS))] * rows))
-    )  # one sample of z and its rows of x
-    choice = torch.tensor(
-        list(product(range(len(combinations)), repeat=samples))
-    )  # [outcomes, samples]
+    # A combination is one sample of z and its rows of x; the choice is [outcomes, samples].
+    combinations = torch.tensor(list(product(range(count), *[range(len(POINTS))] * rows)))
+    choice = torch.tensor(list(product(range(len(combinations)), repeat=samples)))
     picked = combinations[choice].movedim(1, 0)  # [samples, outcomes, 1 + rows]
     z = case.z(t, noise[picked[..., 0]])
     probability = weight[picked[..., 0]].prod(0)
-    p_x = (
-        case.log_prob(t, z.flatten()).exp().detach().unflatten(1, z.shape)
-    )  # [points, samples, outcomes]
+    # [points, samples, outcomes]
+    p_x = case.log_prob(t, z.flatten()).exp().detach().unflatten(1, z.shape)
     x = None
     if rows:
         x = POINTS[picked[..., 1:]].movedim(2, 0)
         for row in range(rows):
             probability = probability * p_x.gather(0, picked[..., 1 + row].unsqueeze(0))[0].prod(0)
     q, p = case.law(t, z.shape[1]), Normal(torch.zeros(z.shape[1]).double(), 1)
-    total = (probability * catlog.Pathwise(E, samples)(case.f(t), q, p, z=z, x=x)).sum()
-    total.backward()
-    return total.detach(), {
-        name: parameter.grad for name, parameter in t.items() if parameter.grad is not None
-    }
+    estimate = catlog.Pathwise(E, samples)(case.f(t), q, p, z=z, x=x)
+    return with_gradients((probability * estimate).sum(), t)
 
 
-def agree(left: tuple[Tensor, dict[str, Tensor]], right: tuple[Tensor, dict[str, Tensor]]) -> None:
-    assert_close(left[0], right[0], rtol=1e-10, atol=1e-10)
-    assert left[1].keys() == right[1].keys() == {"logits", "mu", "sigma", "c"}
-    for name, gradient in left[1].items():
-        assert gradient.abs().max() > 1e-3
-        assert_close(
-            gradient,
-            right[1][name],
-            rtol=1e-10,
-            atol=1e-10,
-            msg=lambda text, n=name: f"{n}: {text}",
-        )
+def agree(left: Moments, right: Moments) -> None:
+    assert_close(left, right, rtol=1e-10, atol=1e-10)
+    assert left[1].keys() == {"logits", "mu", "sigma", "c"}
+    assert all(gradient.abs().max() > 1e-3 for gradient in left[1].values())
 
 
 ESTIMATORS = [
@@ -175,17 +161,15 @@ def test_several_samples_are_paired_and_averaged(case: Independently) -> None:
 def test_neighbours_share_the_noise() -> None:
     """f's additive dependence on z leaves no trace in the gradient of the logits."""
     logits = torch.zeros(100, 2).double().requires_grad_()
-    q = bits(logits)
-    p = Normal(torch.zeros(100).double(), 1)
-    catlog.Pathwise(catlog.IndeCateR(1), 3)(
-        lambda x, z: x.sum(-1) + 1000 * z, q, p
-    ).sum().backward()
+    q, p = bits(logits), Normal(torch.zeros(100).double(), 1)
+    E = catlog.Pathwise(catlog.IndeCateR(1), 3)
+    E(lambda x, z: x.sum(-1) + 1000 * z, q, p).sum().backward()
     assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
 
 
 def test_a_structured_distribution_and_a_vector() -> None:
     """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
-    start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
+    start, change = torch.randn(5, 2, generator=seeded(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
     value = catlog.Pathwise(catlog.Exact(), 2)(
@@ -216,12 +200,11 @@ def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
     for number, f in enumerate(functions):
         alone = operator(f, q, p, z=z, x=x)
         assert_close(together[:, number], alone)
-        for wanted, given in zip(
-            torch.autograd.grad(alone.sum(), [logits, mean], retain_graph=True),
-            torch.autograd.grad(together[:, number].sum(), [logits, mean], retain_graph=True),
-            strict=True,
-        ):
-            assert_close(given, wanted)
+        gradients = [
+            torch.autograd.grad(value.sum(), [logits, mean], retain_graph=True)
+            for value in (alone, together[:, number])
+        ]
+        assert_close(*gradients)
 
 
 def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
@@ -229,7 +212,7 @@ def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
     E = catlog.Pathwise(catlog.RLOO(2), 2)
 
     def run(seed: int) -> Tensor:
-        return E(lambda x, z: x.sum(-1) * z, q, p, generator=torch.Generator().manual_seed(seed))
+        return E(lambda x, z: x.sum(-1) * z, q, p, generator=seeded(seed))
 
     state = torch.get_rng_state()
     assert torch.equal(run(0), run(0))
@@ -237,23 +220,62 @@ def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_errors_say_what_to_do() -> None:
-    q, f = bits(torch.zeros(4, 3)), lambda x, z: x.sum(-1)
-    E = catlog.Pathwise(catlog.IndeCateR(1))
-    with pytest.raises(ValueError, match=r"Independent\(p, 1\)"):
-        E(f, q, Normal(torch.zeros(4, 2), 1))
-    with pytest.raises(ValueError, match=r"p\.expand\(\(4,\)\)"):
-        E(f, q, Normal(0.0, 1.0))
-    with pytest.raises(ValueError, match="Poisson has no rsample"):
-        E(f, q, Poisson(torch.ones(4)))
-    with pytest.raises(ValueError, match=r"q\(z\) must have batch shape \(1, 4\)"):
-        E(f, lambda z: Bernoulli(logits=z[..., None].expand(1, 4, 3)), Normal(torch.zeros(4), 1))
-    with pytest.raises(ValueError, match=r"z must have shape \(1, 4\)"):
-        E(f, q, Normal(torch.zeros(4), 1), z=torch.zeros(4))
+def total(x: Tensor, z: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+Q, P = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1.0)
+OF_P = r"p must be a torch\.distributions\.Distribution of z"
+OF_Q = "q must be a distribution of x or a function from z to one"
+WRONG: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+    (ValueError, r"Independent\(p, 1\)", (total, Q, Normal(torch.zeros(4, 2), 1.0)), {}),
+    (ValueError, r"p\.expand\(\(4,\)\)", (total, Q, Normal(0.0, 1.0)), {}),
+    (ValueError, "Poisson has no rsample", (total, Q, Poisson(torch.ones(4))), {}),
+    (
+        ValueError,
+        r"q\(z\) must have batch shape \(1, 4\)",
+        (total, lambda z: Bernoulli(logits=z[..., None].expand(1, 4, 3)), P),
+        {},
+    ),
+    (ValueError, r"z must have shape \(1, 4\)", (total, Q, P), {"z": torch.zeros(4)}),
+    (TypeError, r"z must be a tensor of shape \(1, 4\) .*but list", (total, Q, P), {"z": [0.0]}),
+    (TypeError, "f must be a function of points, but NoneType was given", (None, Q, P), {}),
+    (
+        TypeError,
+        r"generator must be a torch\.Generator or None, but int was given",
+        (total, Q, P),
+        {"generator": 3},
+    ),
+    *(
+        (TypeError, f"{OF_P}, but {type(wrong).__name__} was given", (total, Q, wrong), {})
+        for wrong in (None, 1.0, torch.zeros(3), Normal)
+    ),
+]
+for wrong in (None, 0.5, torch.zeros(3)):
+    kind = type(wrong).__name__
+    returned = rf"q\(z\) must be a distribution of x, but {kind} was returned"
+    WRONG += [
+        (TypeError, f"{OF_Q}, but {kind} was given", (total, wrong, P), {}),
+        (TypeError, returned, (total, lambda z, wrong=wrong: wrong, P), {}),
+    ]
+
+
+@pytest.mark.parametrize(("error", "message", "arguments", "options"), WRONG)
+def test_wrong_calls_are_named(
+    error: type[Exception], message: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=message):
+        catlog.Pathwise(catlog.IndeCateR(1))(*arguments, **options)
+
+
+def test_wrong_settings_are_named() -> None:
     with pytest.raises(TypeError, match="`estimator`"):
         catlog.Pathwise(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`samples` must be at least 1"):
         catlog.Pathwise(catlog.IndeCateR(1), 0)
+    for samples in (None, "2", 1.5, [2], True, torch.tensor(2)):
+        with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):
+            catlog.Pathwise(catlog.Exact(), samples)  # type: ignore[arg-type]
 
 
 def test_the_page_runs() -> None:

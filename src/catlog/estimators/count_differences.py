@@ -99,7 +99,7 @@ class CountDifferences(FromDraws):
         rows, d = len(z), law.d
 
         def changed(part: slice) -> Tensor:
-            number = torch.arange(rows * d, device=z.device)[part]
+            number = torch.arange(part.start, part.stop, device=z.device)
             moved = torch.nn.functional.one_hot(number % d, d).to(z.dtype)
             moved = moved.view(-1, *[1] * (z.dim() - 2), d)
             points = z[number // d] + step[number // d] * moved

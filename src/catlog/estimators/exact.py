@@ -110,16 +110,18 @@ class Exact:
             index = torch.cartesian_prod(*grid).reshape(
                 (points,) + (1,) * len(law.batch_shape) + (law.d,)
             )
-            index = index.expand((points, *law.batch_shape, law.d))
             weight = _joint(law)
             likely = law.probs.argmax(-1)
-        # A point that is impossible in some batch element is replaced there by a possible one, at
-        # weight 0.
-        index = torch.where((weight > 0).unsqueeze(-1), index, likely)
-        fx = evaluate_chunked(
-            f, lambda part: law.point(index[part]), points, law, chunk_size=self.chunk_size
-        )
-        return (weight * fx).sum(0)
+
+        def possible_points(part: slice) -> Tensor:
+            """Return points. One that is impossible in a batch element, with weight 0, is replaced
+            there by a possible one."""
+            return law.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
+
+        fx = evaluate_chunked(f, possible_points, points, law, chunk_size=self.chunk_size)
+        # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
+        mean = (weight.detach() * fx.detach()).sum(0)
+        return (weight * (fx - mean)).sum(0) + mean
 
 
 def _points(law: Factors | Conditionals) -> int:

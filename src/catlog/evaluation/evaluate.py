@@ -251,7 +251,10 @@ def checked(fx: object, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
         )
     check_finite(fx, "f must return", law.validate)
     # Weights are differences of values and of their means, which 16 bits would round again.
-    return fx.float() if fx.dtype.itemsize < 4 else fx
+    if fx.dtype.itemsize < 4:
+        return fx.float()
+    # f may return the same memory at its next call, as simulators do.
+    return fx if fx.requires_grad else fx.clone()
 
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:

@@ -43,22 +43,20 @@ def differences(
         if per_variable:
             index = index.unflatten(0, (-1, law.d)).diagonal(dim1=1, dim2=-1)
             fx = fx.unflatten(0, (-1, law.d)).movedim(1, -1)
-            variable = torch.arange(law.d, device=x.device).expand(index.shape)
-        elif chosen is None:
-            fx = fx.unsqueeze(-1)
-            variable = torch.arange(law.d, device=x.device).expand(index.shape)
         else:
-            index = index.gather(-1, chosen)
+            index = index if chosen is None else index.gather(-1, chosen)
             fx = fx.unsqueeze(-1)
-            variable = chosen
+        variable = chosen
+        if variable is None:
+            variable = torch.arange(law.d, device=x.device).expand(index.shape)
 
         if getattr(f, "neighbours", None) is not None:
             if per_variable:
                 asked = variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
-                table = _own_table(f, x, asked, fx.shape[1 : fx.dim() - 1], law)
+                table = _own_table(f, x, asked, fx.shape[1:-1], law)
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
-                table = _own_table(f, x, chosen, fx.shape[1 : fx.dim() - 1], law)
+                table = _own_table(f, x, chosen, fx.shape[1:-1], law)
             table = _changes(table.to(fx.dtype), index, chosen, law)
             if can_inspect(law.validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, per_variable)
@@ -77,14 +75,15 @@ def mean_differences(
 ) -> Float[Tensor, "*batch d k"]:
     """Return the mean of :func:`differences` over the draws.
 
-    If f has outputs, a table is large. Then the draws are taken a few at a time, so that the tables
-    of all of them never exist at once. A table of bools is summed as it is: it has no rounding
-    errors that differences would lower.
+    Draws with large tables are taken a few at a time, so that the tables of all of them never exist
+    at once. In compiled code this is done only if f has outputs, since how many draws they are
+    depends on the size of the batch. A table of bools is summed as it is: it has no rounding errors
+    that differences would lower.
     """
     group = law.d if per_variable else 1
     draws = len(x) // group
     at_once = draws
-    if law.outputs:
+    if law.outputs or not torch.compiler.is_compiling():
         entries = fx[0].numel() * law.d * law.k
         # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
         most = 2**28 if x.is_cuda else 2**22

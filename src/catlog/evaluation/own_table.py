@@ -35,25 +35,20 @@ def compare_with_f(
     slots = table.shape[-2]
     largest = int(table[0].abs().amax(-1).reshape(-1, slots).amax(0).argmax())
     second = (largest + 1 + slots // 2) % slots
-    compared = dict.fromkeys((largest, second))
-    entries = [(row, slot) for row in range(min(2, len(table))) for slot in compared]
-
-    def at_entries(values: Tensor) -> Tensor:
-        return torch.stack([values[row, ..., slot] for row, slot in entries])
-
-    flat = law.flat(x)
-    rows = [row * law.d + slot if per_variable else row for row, slot in entries]
-    start = torch.stack([flat[row] for row in rows])
-    current = at_entries(index)
-    changed = at_entries(variable)
-    unchanged = at_entries(fx.expand(*fx.shape[:-1], slots))
-    changes = torch.stack([table[row, ..., slot, :] for row, slot in entries])
+    compared = list(dict.fromkeys((largest, second)))
+    draws = min(2, len(table))
+    row = torch.arange(draws, device=x.device).repeat_interleave(len(compared))
+    slot = integers(compared, x.device).repeat(draws)
+    start = law.flat(x)[row * law.d + slot if per_variable else row]
+    current = index[row, ..., slot]
+    changed = variable[row, ..., slot]
+    unchanged = fx.expand(*fx.shape[:-1], slots)[row, ..., slot]
+    changes = table[row, ..., slot, :]
     # The category whose change is largest in some output; changes have the outputs in the batch.
     outputs = tuple(range(current.dim() - law.outputs, current.dim()))
     by_category = changes.abs().amax(outputs, keepdim=True) if outputs else changes.abs()
     after = (current + 1) % integers(law.cardinalities, x.device)[changed]
-    is_largest = integers([slot for _, slot in entries], x.device) == largest
-    is_largest = is_largest.view(-1, *[1] * (current.dim() - 1))
+    is_largest = (slot == largest).view(-1, *[1] * (current.dim() - 1))
     category = torch.where(is_largest & (by_category > 0).any(-1), by_category.argmax(-1), after)
     possible = law.possible.flatten(-2).expand(*current.shape, -1)
     possible = possible.gather(-1, (changed * law.k + category).unsqueeze(-1))

@@ -70,13 +70,12 @@ def all_interventions(
 
     A group of rows is the n draws under one move; group 0 is the base. At each block, the base and
     the groups whose variable is an ancestor draw the block again, and the other groups copy the
-    base. Then each variable of the block starts new groups.
+    base. Then each variable of the block starts new groups, which have copied the base so far.
     """
     n, batch = noise.shape[1], q.batch_shape
-    points = torch.zeros(
-        (1, n, *batch, len(q.cardinalities)), dtype=torch.int64, device=noise.device
-    )
     counts = alternatives_per_variable(q, categories)
+    shape = (1 + sum(counts), n, *batch, len(counts))
+    points = torch.zeros(shape, dtype=torch.int64, device=noise.device)
     moved_variables: list[int] = []
     category: list[Tensor] = []
     weight: list[Tensor] = []
@@ -87,7 +86,9 @@ def all_interventions(
         active = [0] + [
             g for g, variable in enumerate(moved_variables, 1) if variable in q.ancestors[block]
         ]
-        groups = points if len(active) == len(points) else points[integers(active, points.device)]
+        started = 1 + len(moved_variables)
+        all_active = len(active) == started
+        groups = points[:started] if all_active else points[integers(active, points.device)]
         rows = groups.flatten(0, 1)
         raw, state = q.next_logits(block, rows, state, previous)
         log_probs = q.block_log_probs(raw, block, rows.shape[:-1], validate)
@@ -97,13 +98,12 @@ def all_interventions(
         )
         points = _writable(points, drawn)
         points[..., index] = drawn[0]
-        if len(active) == len(points):
-            points[..., index] = drawn
+        if all_active:
+            points[:started, ..., index] = drawn
         elif len(active) > 1:
             block_points = points[..., index]
             block_points[integers(active, points.device)] = drawn
             points[..., index] = block_points
-        new_groups = []
         for position, variable in enumerate(variables):
             if counts[variable] == 0:
                 continue
@@ -112,28 +112,22 @@ def all_interventions(
             alternative, alternative_weight = _alternative_categories(
                 conditional, drawn[0, ..., position], categories, u
             )
-            group = points[:1].expand(counts[variable], *points.shape[1:]).clone()
-            group[..., variable] = alternative
-            new_groups.append(group)
+            points[started : started + counts[variable], ..., variable] = alternative
+            started += counts[variable]
             moved_variables += [variable] * counts[variable]
             category.append(alternative)
             weight.append(alternative_weight)
-        points = torch.cat([points, *new_groups])
         if q.incremental:
             kept = torch.arange(len(rows), device=noise.device)
             copies = torch.arange(n, device=noise.device).repeat(counts[variables[0]])
             state = q.select_rows(state, torch.cat([kept, copies]))
-            previous = points[..., variables[0]].flatten(0, 1)
-    moves = (
-        integers(moved_variables, noise.device)
-        .view(-1, *[1] * (1 + len(batch)))
-        .expand(-1, n, *batch)
-    )
+            previous = points[:started, ..., variables[0]].flatten(0, 1)
+    moves = integers(moved_variables, noise.device).view(-1, *[1] * (1 + len(batch)))
     no_moves = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
     return Interventions(
         points[0],
         points[1:],
-        moves,
+        moves.expand(-1, n, *batch),
         torch.cat([no_moves.long(), *category]),
         torch.cat([no_moves, *weight]),
     )
@@ -216,8 +210,9 @@ def _drawn(
     if suffix == "gumbel":
         drawn = (log_probs + gumbels(noise[:1, ..., index, : log_probs.shape[-1]])).argmax(-1)
     elif suffix == "independent":
-        groups = noise if len(active) == len(noise) else noise[integers(active, noise.device)]
-        drawn = inverse_cdf(log_probs.exp(), groups[..., index])
+        u = noise[..., index]
+        u = u if len(active) == len(noise) else u[integers(active, noise.device)]
+        drawn = inverse_cdf(log_probs.exp(), u)
     else:
         u = noise[:1, ..., index]
         if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF

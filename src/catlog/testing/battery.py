@@ -11,7 +11,7 @@ from catlog.distributions.factors import factors
 from catlog.estimator import Estimator
 from catlog.estimators import SlopeCateR
 
-from .cases import CASES, PARAMETER, Case, FeatureFunction
+from .cases import CASES, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import expected
 from .settings import chosen_per_draw, supports
 
@@ -74,7 +74,7 @@ def estimates(
 ) -> tuple[Tensor, Tensor]:
     """Return many independent estimates of the value and of the gradient in theta."""
     theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
-    q, generator = case.distribution(theta), torch.Generator().manual_seed(0)
+    q, generator = case.distribution(theta), seeded()
     value = E(lambda x: f(case.features(x), PARAMETER), q, generator=generator)
     (gradient,) = torch.autograd.grad(value.sum(), theta)
     return value.detach(), gradient

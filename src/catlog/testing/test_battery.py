@@ -3,18 +3,16 @@
 from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog.distributions.factors import factors
 from catlog.estimator import Estimator, Function, attach
 from catlog.estimators import ESTIMATORS
-from catlog.sampling.draw import categories
 
 from .battery import (
     draw_randomness,
@@ -26,7 +24,7 @@ from .battery import (
     z_limit,
     z_scores,
 )
-from .cases import CASES, FUNCTIONS, PARAMETER, Case
+from .cases import CASES, FUNCTIONS, PARAMETER, Case, seeded
 from .enumeration import expectation, expected
 from .settings import NOISY_ON_CONSTANTS, continuous, estimators, select
 
@@ -58,49 +56,6 @@ def test_unbiased_by_z_test(E: Estimator, case: Case) -> None:
         assert scores(value, gradient, case, f).max() < LIMIT
         is_detected.append(scores(value, 1.1 * gradient, case, f).max() > LIMIT)
     assert any(is_detected), "the test has no power"
-
-
-@pytest.mark.parametrize("draws", ["antithetic", "latin"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"variables": 1}])
-def test_unbiased_with_dependent_draws(
-    draws: Literal["antithetic", "latin"], kind: str, options: dict[str, Any]
-) -> None:
-    """Probabilities are multiples of 1/8, so that cells of width 1/8 hold all outcomes."""
-    cell = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
-    if draws == "antithetic":
-        pairs = torch.stack([cell, 1 - cell], -1)
-    else:
-        low, high = cell[:4], cell[4:]
-        straight = torch.cartesian_prod(low, high)
-        pairs = torch.cat([straight, straight.flip(-1)])
-    first, second = torch.cartesian_prod(*[torch.arange(len(pairs))] * 2).T
-    u = torch.stack([pairs[first], pairs[second]], -1).movedim(1, 0)  # [n=2, outcomes, d=2]
-
-    eighths = [3, 6] if kind == "bits" else [[1, 5, 2], [4, 1, 3]]
-    theta = (torch.tensor(eighths, dtype=torch.float64) / 8).requires_grad_()
-
-    def law(t: Tensor) -> Distribution:
-        base = Bernoulli if kind == "bits" else OneHotCategorical
-        return Independent(base(probs=t), 1)
-
-    def f(x: Tensor) -> Tensor:
-        z = x if kind == "bits" else x @ torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
-        return (z[..., 0] * 2.0 + z[..., 1] + 3 * z[..., 0] * z[..., 1]).sin()
-
-    q = law(theta.expand(u.shape[1], *theta.shape))
-    E = catlog.IndeCateR(samples=2, draws=draws, **options)
-    x = factors(q).point(categories(factors(q), u))
-    if "variables" in options:  # both decks of two variables
-        q = law(theta.expand(2 * u.shape[1], *theta.shape))
-        decks = torch.tensor([[0, 1], [1, 0]]).repeat_interleave(u.shape[1], 0)
-        got = E(f, q, x=torch.cat([x, x], 1), chosen=decks.T.unsqueeze(-1)).mean()
-    else:
-        got = E(f, q, x=x).mean()
-    exact = catlog.Exact()(f, law(theta))
-    torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=False), KINDS))
@@ -222,7 +177,7 @@ def test_same_generator_same_result(E: Estimator) -> None:
     def run(seed: int) -> tuple[Tensor, Tensor]:
         theta = case.theta.expand(50, *case.theta.shape).clone().requires_grad_()
         fresh = deepcopy(E)  # an estimator that learns starts from the same state
-        q, generator = case.distribution(theta), torch.Generator().manual_seed(seed)
+        q, generator = case.distribution(theta), seeded(seed)
         value = fresh(case.function("sine"), q, generator=generator)
         return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
 
@@ -274,7 +229,7 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
             dtypes.add(x.dtype)
             return case.function("sine")(x.double())
 
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         value = E(f, case.distribution(theta), generator=generator, **injected)
         assert dtypes == {dtype}
         (gradient,) = torch.autograd.grad(value.sum(), theta)
@@ -300,7 +255,7 @@ def test_composes(E: Estimator) -> None:
     theta = case.theta.clone().requires_grad_()
 
     def run() -> Tensor:
-        q, generator = case.distribution(theta), torch.Generator().manual_seed(3)
+        q, generator = case.distribution(theta), seeded(3)
         return deepcopy(E)(case.function("network"), q, generator=generator)
 
     value = run()

@@ -12,7 +12,7 @@ import catlog
 from catlog.estimator import Estimator
 
 from .battery import few_outcomes, pairs
-from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction
+from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import all_outcomes, outcomes, with_gradients
 from .settings import estimators, select
 
@@ -42,7 +42,7 @@ def test_every_output_equals_a_call_of_its_own(
 ) -> None:
     """With the same draws: the value, and the gradient of any combination of outputs."""
     f, dims = with_outputs(shape), len(shape)
-    theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
+    theta = torch.stack([case.theta, case.theta / 2]).requires_grad_()
     c = PARAMETER.clone().requires_grad_()
 
     def call(output: int | None) -> Tensor:
@@ -51,8 +51,7 @@ def test_every_output_equals_a_call_of_its_own(
             return values if output is None else values.flatten(-dims)[..., output]
 
         options: dict[str, Any] = {} if output is not None else {"outputs": dims}
-        generator = torch.Generator().manual_seed(5)
-        return deepcopy(E)(g, case.distribution(theta), generator=generator, **options)
+        return deepcopy(E)(g, case.distribution(theta), generator=seeded(5), **options)
 
     together = call(None)
     separate = torch.stack([call(i) for i in range(prod(shape))], -1).unflatten(-1, shape)

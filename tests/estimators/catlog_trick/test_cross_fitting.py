@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,16 +13,22 @@ from catlog import CritiCateR
 from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, regression
 from catlog.estimators.catlog_trick.one_fit import OneFit, inverse_factor
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected, outcomes
-from catlog.testing.cases import seeded
+from catlog.testing.cases import normals, seeded
 from laws import integers
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3
 INDEX = torch.randint(K, (BATCH, N, 4), generator=seeded())
 POINTS = one_hot(INDEX, K).double()
-HELD_OUT = torch.arange(N) % FOLDS == torch.arange(FOLDS)[:, None]
-TRAIN = (~HELD_OUT).double().view(FOLDS, 1, N)
-TARGET = TRAIN * torch.randn(FOLDS, BATCH, N, dtype=torch.float64, generator=seeded(1))
+
+
+def training(n: int, folds: int) -> Tensor:
+    """Return 1 where a draw is fitted in a fold, and 0 where it is held out."""
+    return (torch.arange(n) % folds != torch.arange(folds)[:, None]).double().unsqueeze(1)
+
+
+TRAIN = training(N, FOLDS)
+TARGET = TRAIN * normals(FOLDS, BATCH, N, seed=1)
 
 
 @pytest.mark.parametrize("folds", [2, 3, 8, 20])
@@ -31,9 +38,8 @@ def test_the_routes_agree_on_every_prefix(
     other: type[ByCategories | OneFit], blocks: tuple[tuple[int, ...], ...], folds: int
 ) -> None:
     """With blocks of more and of fewer categories than a fold holds out, and uneven folds."""
-    train = (torch.arange(N) % folds != torch.arange(folds)[:, None]).double().view(folds, 1, N)
-    generator = seeded(folds)
-    target = train * torch.randn(folds, BATCH, N, dtype=torch.float64, generator=generator)
+    train = training(N, folds)
+    target = train * normals(folds, BATCH, N, seed=folds)
     routes = [route(POINTS, train, blocks, 0.7) for route in (ByDraws, other)]
     for _ in blocks:
         assert_close(*(route.fit(target) for route in routes), rtol=0, atol=1e-12)
@@ -45,7 +51,7 @@ def test_one_fit_of_many_blocks_is_as_precise_as_the_first() -> None:
     """Rounding errors do not grow over 60 updates."""
     index = torch.randint(2, (2, 30, 60), generator=seeded(2))
     points, blocks = one_hot(index, 2).double(), tuple((i,) for i in range(60))
-    train = (torch.arange(30) % 5 != torch.arange(5)[:, None]).double().view(5, 1, 30)
+    train = training(30, 5)
     target = train * torch.linspace(-1, 2, 300, dtype=torch.float64).cos().view(5, 2, 30)
     model = OneFit(points, train, blocks, 3.0)
     for last in range(59, -1, -1):
@@ -59,7 +65,8 @@ def test_one_fit_of_many_blocks_is_as_precise_as_the_first() -> None:
 def test_a_plain_solution_agrees() -> None:
     """Fold 1, element 2, two blocks: normal equations with all training draws, or without one."""
     features = POINTS[2][:, [2, 0, 1]].flatten(-2)
-    rows = (~HELD_OUT[1]).nonzero()[:, 0]
+    is_fitted = TRAIN[1, 0] > 0
+    rows = is_fitted.nonzero()[:, 0]
 
     def solve(rows: torch.Tensor) -> torch.Tensor:
         z = features[rows]
@@ -74,7 +81,7 @@ def test_a_plain_solution_agrees() -> None:
     assert_close(table[1, 2].flatten(), solve(rows)[3:])
     for row in rows:
         assert_close(left_out[1, 2, row], features[row] @ solve(rows[rows != row]))
-    assert not left_out[1, 2, HELD_OUT[1]].any()
+    assert not left_out[1, 2, ~is_fitted].any()
 
 
 def test_the_cheaper_route_is_taken() -> None:
@@ -118,21 +125,18 @@ def test_small_penalties_in_float32_fit_as_in_float64(
 
 @pytest.mark.parametrize("name", ["bits", "integers", "one integer"])
 def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
-    f, case = FUNCTIONS["sine"], CASES[name]
+    case = CASES[name]
     case = replace(case, theta=case.theta.float().double())
     x, weight = outcomes(case, 3)
+    wide, narrow = (x.dtype, torch.float32) if x.is_floating_point() else (x.dtype, x.dtype)
     for ridge in (1e-6, 1e-20):
         theta = case.theta.float().requires_grad_()
         q = case.distribution(theta.expand(x.shape[1], *theta.shape))
-        value = CritiCateR(3, folds=3, ridge=ridge)(
-            lambda x: f(
-                case.features(x.double() if x.is_floating_point() else x), PARAMETER
-            ).float(),
-            q,
-            x=x.float() if x.is_floating_point() else x,
-        )
+        E = CritiCateR(3, folds=3, ridge=ridge)
+        value = E(lambda x: case.function("sine")(x.to(wide)).float(), q, x=x.to(narrow))
         (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
-        assert_close(gradient.double(), expected(case, f, PARAMETER)[1], rtol=0, atol=1e-5)
+        exact = expected(case, FUNCTIONS["sine"], PARAMETER)[1]
+        assert_close(gradient.double(), exact, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 33])

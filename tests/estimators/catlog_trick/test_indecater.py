@@ -9,7 +9,7 @@ from torch import Tensor
 import catlog
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
-from enumerated import function_of, gradients, gradients_at, variances
+from enumerated import gradients, gradients_at, variances
 from laws import bits, integers
 
 
@@ -104,7 +104,7 @@ def test_the_value_is_rao_blackwellised() -> None:
 def test_draws_per_variable() -> None:
     """The term of a variable uses its rows only, and equal rows give the shared estimate."""
     case = CASES["integers"]
-    f = function_of(case)
+    f = case.function("sine")
     x = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
     E = catlog.IndeCateR(1, per_variable=True)
     shared = gradients_at(catlog.IndeCateR(1), case, f, x)

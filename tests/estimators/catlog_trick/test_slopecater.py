@@ -20,13 +20,14 @@ from catlog.estimators.catlog_trick.corrections import (
 )
 from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
+from catlog.testing.cases import seeded
 from laws import bits, one_hots
 from more_cases import MASKED_ONE_HOT
 
 
 def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repeats: int) -> Tensor:
     copies = logits.expand(repeats, *logits.shape).clone().requires_grad_()
-    E(f, bits(copies), generator=torch.Generator().manual_seed(0)).sum().backward()
+    E(f, bits(copies), generator=seeded()).sum().backward()
     assert copies.grad is not None
     return copies.grad
 
@@ -38,7 +39,7 @@ def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repe
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
 def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool, every: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     E = SlopeCateR(2, corrections=1 + seed, pairs=pairs, every=every)
     root = torch.randn(2, 2, generator=generator)
     E.coefficients.gram.copy_(root @ root.T)
@@ -161,7 +162,7 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
 def test_corrections_of_quadratic_functions_are_zero(kind: str) -> None:
     """With alpha = beta = 1 the prediction is exact for f quadratic in each variable."""
     shape = (5,) if kind == "bits" else (3, 4)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     a = torch.randn(*shape, *shape, dtype=torch.float64, generator=generator)
     logits = torch.randn(shape, dtype=torch.float64, generator=generator).expand(20, *shape)
 

@@ -105,9 +105,9 @@ class CritiCateR(FromDraws):
             is_drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
             points = is_drawn.to(log_probs.dtype).movedim(0, -3)
             probs = log_probs.exp().movedim(0, -3)
-            tables, residuals = self._critic(
-                ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype), fold
-            )
+            # The models do not see a shift of f, which would be rounded in the dtype of q.
+            value = (fx - fx[:1]).movedim(0, -1).to(log_probs.dtype)
+            tables, residuals = self._critic(ordered.blocks, points, probs, value, fold)
             if len(rows) == n:
                 effects = tables[fold]
                 scores = (residuals.unsqueeze(-1) * points).movedim(-3, 0)

@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size
-from ...distributions.conditionals import Conditionals, structure, view
+from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...distributions.integers import integers
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import draws_for
+from .indecater import IndeCateR
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +30,8 @@ class LEG(FromDraws):
     and the weight accounts for that. For independent variables the weight is :math:`p_i(k)` and LEG
     is :class:`IndeCateR`.
 
-    Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: any f.
+    Cost: N (1 + d (k - 1)) evaluations and, for dependent variables, as many passes through q.
+    Needs: any f.
     Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational
     inference", 2015; for shared parameters, De Smet et al., 2023, appendix.
 
@@ -71,19 +73,18 @@ class LEG(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        ordered = structure(law)
+        if isinstance(law, Factors):  # there, weights may multiply differences of f
+            E = IndeCateR(self.samples, chunk_size=self.chunk_size, validate=self.validate)
+            return E(f, q, x=x, outputs=outputs, generator=generator)
         x = draws_for(self, law, x, generator)
         index = law.index(x)
         fx = evaluate(f, x, law)
-        score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
+        score = law.log_conditionals(index)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             changes = _SingleChanges.of(law, index)
-            joint = [score.new_zeros((0, *law.batch_shape))]
-            for part in chunks(changes.rows, law, f, self.chunk_size):
-                _, after = changes.made(part)
-                log_probs = ordered.log_conditionals(after, self.validate)
-                joint.append(log_probs.gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1))
-            log_joint = torch.cat(joint)
+            parts = chunks(changes.rows, law, f, self.chunk_size)
+            joint = [law.log_prob(changes.made(part)[1]) for part in parts]
+            log_joint = torch.cat([score.new_zeros((0, *law.batch_shape)), *joint])
 
             def points(part: slice) -> Tensor:
                 """Return the points after possible changes, and the draws in place of others."""
@@ -114,19 +115,18 @@ class _SingleChanges:
 
     index: Int64[Tensor, "n *batch d"]
     variable: Int64[Tensor, " changes"]
-    category: Int64[Tensor, "n *batch changes"]
+    category: Int64[Tensor, "changes n *batch"]
 
     @classmethod
-    def of(
-        cls, law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
-    ) -> "_SingleChanges":
+    def of(cls, law: Conditionals, index: Int64[Tensor, "n *batch d"]) -> "_SingleChanges":
         """Return the changes of the draws to all other categories of all variables."""
         sizes = law.cardinalities
         changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
         variable = integers([i for i, _ in changes], law.device)
         offset = integers([offset for _, offset in changes], law.device)
         category = (index[..., variable] + offset) % integers(sizes, law.device)[variable]
-        return cls(index, variable, category)
+        # Contiguous, so that its rows are a view: a copy in every chunk would take quadratic time.
+        return cls(index, variable, category.movedim(-1, 0).contiguous())
 
     @property
     def rows(self) -> int:
@@ -137,16 +137,16 @@ class _SingleChanges:
 
         Only these rows exist, which bounds the memory.
         """
-        row = torch.arange(self.rows, device=self.index.device)[part]
+        row = torch.arange(part.start, part.stop, device=self.index.device)
         change, draw = row // len(self.index), row % len(self.index)
         before = self.index.index_select(0, draw)
-        category = self.category.movedim(-1, 0).flatten(0, 1)[part].unsqueeze(-1)
+        category = self.category.flatten(0, 1)[part].unsqueeze(-1)
         place = self.variable[change].view(-1, *[1] * (before.dim() - 1))
         return before, before.scatter(-1, place.expand(category.shape), category)
 
     def table(
         self,
-        law: Factors | Conditionals,
+        law: Conditionals,
         at_draws: Float[Tensor, "n *batch"],
         at_changes: Float[Tensor, "rows *batch"],
         empty: float,
@@ -155,7 +155,8 @@ class _SingleChanges:
         entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
         shape = (len(self.variable), len(at_draws))
         at_changes = at_changes.unflatten(0, shape).movedim(0, -1).to(at_draws.dtype)
-        entry = (self.variable * law.k + self.category).expand(at_changes.shape)
-        entries = entries.scatter(-1, entry, at_changes).unflatten(-1, (law.d, law.k))
+        entry = self.variable * law.k + self.category.movedim(0, -1)
+        entries = entries.scatter(-1, entry.expand(at_changes.shape), at_changes)
+        entries = entries.unflatten(-1, (law.d, law.k))
         drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
         return entries.scatter(-1, self.index.unsqueeze(-1).expand(drawn.shape), drawn)

@@ -153,9 +153,7 @@ class SCateR(FromDraws):
         """Draw base points and, for every other category, the variables that depend on it."""
         ordered = structure(law)
         check_generator(generator, law.device)
-        index = None
-        if x is not None:
-            index = law.index(base_draws(law, x, self.samples))
+        index = None if x is None else law.index(base_draws(law, x, self.samples))
         if index is not None and self.suffix == "gumbel" and any(ordered.ancestors):
             raise ValueError(
                 "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a "
@@ -163,8 +161,7 @@ class SCateR(FromDraws):
             )
         n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, moves)
-        form = "[groups, n, *batch, d]"
-        noise = given_or_rand(noise, shape, form, law, generator, lead=2)
+        noise = given_or_rand(noise, shape, "[groups, n, *batch, d]", law, generator, lead=2)
         with torch.no_grad():
             if self.variables is None and chosen is None:
                 return all_interventions(
@@ -189,7 +186,6 @@ class SCateR(FromDraws):
             change = (change * interventions.weight).masked_fill(is_drawn, 0.0).movedim(0, -1)
             if self.variables is not None:
                 change = change * (law.d / self.variables)
-            table = change.new_zeros((*fx.shape, law.d * law.k))
-            return table.scatter(-1, slot.expand(change.shape), change).unflatten(
-                -1, (law.d, law.k)
-            )
+            empty = change.new_zeros((*fx.shape, law.d * law.k))
+            table = empty.scatter(-1, slot.expand(change.shape), change)
+            return table.unflatten(-1, (law.d, law.k))

@@ -15,24 +15,16 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class OneHotPairs:
-    r"""One-hot draws, in which a correction compares the drawn category a with one other, b.
+class OneHotDraws:
+    """One-hot draws, some variables of which are corrected.
 
-    Gradients are those in the logits of the k categories. The methods are those of
-    :class:`~catlog.estimators.catlog_trick.slope_predictions.Bits`. b is drawn from the rest. Given
-    the pair, each of the two was drawn first with a probability :math:`w_a, w_b` that is
-    proportional to the probability of all categories but the *other* one. The gradient of E[f] in
-    the logits is the covariance of x and f, which is half of the mean of :math:`(f(a) - f(b)) (e_a
-    - e_b)` over independent a and b. ReinMax puts :math:`\frac12 (G(a) + G(b)) \cdot (e_a - e_b)`
-    in place of f(a) - f(b), so that it is compared with f pair by pair. It has one coefficient,
-    alpha.
+    Gradients are those in the logits of the k categories.
 
     Attributes:
         x: the draws.
         p: the probabilities.
         variable: the variables that are corrected.
         row: the draws in which they are corrected.
-        pair: the categories a and b of the corrected variable, one-hot.
         corrected_p: the probabilities of the corrected variable.
     """
 
@@ -40,15 +32,38 @@ class OneHotPairs:
     p: Float[Tensor, "*batch d k"]
     variable: Int64[Tensor, "m *batch"]
     row: Int64[Tensor, " m"]
-    pair: Float[Tensor, "2 m *batch k"]
     corrected_p: Float[Tensor, "m *batch k"]
+
+    def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
+        """Return the mean squared norm of the straight prediction over the draws."""
+        above = slope - (self.p * slope).sum(-1, keepdim=True)
+        return (self.p * above).square().sum(-1).mean(0)
+
+    def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
+        return centred(gradient, self.p > 0)
+
+
+@dataclass(frozen=True)
+class OneHotPairs(OneHotDraws):
+    r"""One-hot draws, in which a correction compares the drawn category a with one other, b.
+
+    The methods are those of :class:`~catlog.estimators.catlog_trick.slope_predictions.Bits`. b is
+    drawn from the rest. Given the pair, each of the two was drawn first with a probability
+    :math:`w_a, w_b` that is proportional to the probability of all categories but the *other* one.
+    The gradient of E[f] in the logits is the covariance of x and f, which is half of the mean of
+    :math:`(f(a) - f(b)) (e_a - e_b)` over independent a and b. ReinMax puts :math:`\frac12 (G(a) +
+    G(b)) \cdot (e_a - e_b)` in place of f(a) - f(b), so that it is compared with f pair by pair. It
+    has one coefficient, alpha.
+
+    Attributes:
+        pair: the categories a and b of the corrected variable, one-hot.
+    """
+
+    pair: Float[Tensor, "2 m *batch k"]
 
     def first_and_second_order(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
         predicted = reinmax(self.x, self.p, slope).mean(0)
         return predicted, torch.zeros_like(predicted)
-
-    def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
-        return mean_squared_slope(self.p, slope)
 
     def corrected_points(self) -> Float[Tensor, "m *batch d k"]:
         """Return the draws with the other category of the corrected variable."""
@@ -85,16 +100,6 @@ class OneHotPairs:
         noise = (weight * (at_a - at_b).square()).sum(-1)
         none = torch.zeros_like(noise)
         return (predicted, torch.zeros_like(predicted)), (noise, none, none)
-
-    def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
-        return centred(gradient, self.p > 0)
-
-
-def mean_squared_slope(
-    p: Float[Tensor, "*batch d k"], slope: Float[Tensor, "n *batch d k"]
-) -> Float[Tensor, "*batch d"]:
-    """Return the mean squared norm of the straight prediction over the draws."""
-    return (p * (slope - (p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
 
 def reinmax(
@@ -134,4 +139,4 @@ def make_pairs(
     drawn, p = corrected_variables(x, probs, variable)
     changed = other.unsqueeze(-1) == torch.arange(probs.shape[-1], device=x.device)
     pair = torch.stack([drawn, changed.to(drawn.dtype)])
-    return OneHotPairs(x, probs, variable, rows_in_turn(variable, len(x)), pair, p)
+    return OneHotPairs(x, probs, variable, rows_in_turn(variable, len(x)), p, pair)

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..logit_gradients import centred
 from .corrections import corrected_variables, rows_in_turn, shares_of_points
-from .slope_pairs import OneHotPairs, Pair, Three, make_pairs, mean_squared_slope
+from .slope_pairs import OneHotDraws, OneHotPairs, Pair, Three, make_pairs
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,8 @@ class Bits:
     def shares(self) -> Float[Tensor, "rows *batch"]:
         """Return the weights of all points in the value, in which corrected bits are summed out."""
         one, zero = self.corrected_p, 1 - self.corrected_p
-        drawn, flipped = (
-            torch.where(self.is_one, *chances) for chances in ((one, zero), (zero, one))
-        )
+        drawn = torch.where(self.is_one, one, zero)
+        flipped = torch.where(self.is_one, zero, one)
         return shares_of_points(drawn, flipped[None], len(self.x))
 
     def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch 1"]:
@@ -96,25 +94,15 @@ class Bits:
 
 
 @dataclass(frozen=True)
-class OneHots:
-    """One-hot draws. Gradients are those in the logits of the k categories. The methods are those
-    of :class:`Bits`.
+class OneHots(OneHotDraws):
+    """One-hot draws, in which a correction compares all categories. The methods are those of
+    :class:`Bits`.
 
     Attributes:
-        x: the draws.
-        p: the probabilities.
-        variable: the variables that are corrected.
-        row: the draws in which they are corrected.
         category: the categories of the corrected variable, that of the draw first.
-        corrected_p: the probabilities of the corrected variable.
     """
 
-    x: Float[Tensor, "n *batch d k"]
-    p: Float[Tensor, "*batch d k"]
-    variable: Int64[Tensor, "m *batch"]
-    row: Int64[Tensor, " m"]
     category: Int64[Tensor, "k m *batch"]
-    corrected_p: Float[Tensor, "m *batch k"]
 
     def first_and_second_order(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
         above = ((self.x - self.p) * slope).sum(-1, keepdim=True)
@@ -122,14 +110,10 @@ class OneHots:
         straight = self.p * (mean - (self.p * mean).sum(-1, keepdim=True))
         return straight, (((self.x - self.p) * above).mean(0) - straight) / 2
 
-    def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
-        return mean_squared_slope(self.p, slope)
-
     def corrected_points(self) -> Float[Tensor, "km *batch d k"]:
         """Return the draws with every other possible category of the corrected variable."""
         (d, k), device = self.p.shape[-2:], self.x.device
-        is_possible = self.corrected_p.movedim(-1, 0).gather(0, self.category) > 0
-        category = torch.where(is_possible, self.category, self.category[:1])[1:]
+        category = torch.where(self.chances() > 0, self.category, self.category[:1])[1:]
         is_corrected = self.variable.unsqueeze(-1) == torch.arange(d, device=device)
         value = (category[..., None, None] == torch.arange(k, device=device)).to(self.x.dtype)
         return torch.where(is_corrected.unsqueeze(-1), value, self.x[self.row]).flatten(0, 1)
@@ -171,9 +155,6 @@ class OneHots:
         cc = (chance * c * c).sum((0, -1))
         return means, (ss, sc, cc)
 
-    def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
-        return centred(gradient, self.p > 0)
-
 
 def make_predictions(
     x: Float[Tensor, "n *event"],
@@ -196,4 +177,4 @@ def make_predictions(
     drawn, corrected_p = corrected_variables(x, probs, variable)
     number = torch.arange(probs.shape[-1], device=x.device).view(-1, *[1] * variable.dim())
     category = (drawn.argmax(-1) + number) % len(number)
-    return OneHots(x, probs, variable, row, category, corrected_p)
+    return OneHots(x, probs, variable, row, corrected_p, category)
