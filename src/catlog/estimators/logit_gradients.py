@@ -95,7 +95,7 @@ def with_logit_gradient(
 
 
 def centred(
-    slope: Float[Tensor, "*lead d k"], possible: Bool[Tensor, "*lead d k"]
+    slope: Float[Tensor, "*lead d k"], possible: Bool[Tensor, "*#lead d k"]
 ) -> Float[Tensor, "*lead d k"]:
     """Return the slopes with 0 for impossible categories, and a sum of 0 over the others."""
     slope = slope.masked_fill(~possible, 0.0)

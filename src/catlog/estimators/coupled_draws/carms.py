@@ -81,8 +81,8 @@ class CARMS(CoupledDraws):
 
 def _summed_pairs(
     fx: Float[Tensor, "n *batch"],
-    rank: Int64[Tensor, "n *batch d"],
-    weight: Float[Tensor, "*batch d k"],
+    rank: Int64[Tensor, "n *#batch d"],
+    weight: Float[Tensor, "*#batch d k"],
 ) -> Float[Tensor, "*batch d k"]:
     """Return, for each rank r, the sum over all pairs of a draw n of rank r and a draw m of another
     rank of (f_n - f_m) times the weight of the lower rank.

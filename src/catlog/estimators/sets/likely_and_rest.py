@@ -186,7 +186,7 @@ def sum_and_sample(
     *,
     least: float = 0.0,
     generator: torch.Generator | None = None,
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "m_n *batch"], Int64[Tensor, "n *batch d"]]:
+) -> tuple[Float[Tensor, "*sizes"], Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
     Members are different points; an invalid one is any possible point and has weight 0. ``least``
