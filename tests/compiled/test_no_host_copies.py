@@ -4,8 +4,6 @@ The device is torch's "meta", which computes shapes only. So there are no values
 would fail, as it should), and real sizes cost nothing. It needs no GPU.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,14 +53,6 @@ def make(kind: str, logits: Tensor) -> Distribution:
         return catlog.LinearChainCRF(logits, logits[:, :1].expand(-1, 10, 10))
     law = OneHot if kind == "one-hot" else Categorical
     return Independent(law(logits=logits), 1)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """OneHotCategorical checks its Categorical, whatever validate_args it is given."""
-    Distribution.set_default_validate_args(False)
-    yield
-    Distribution.set_default_validate_args(__debug__)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -163,12 +163,6 @@ def on_both(device: str, result: Callable[[Tensor], list[Tensor]]) -> None:
     torch.testing.assert_close(*outcomes, rtol=1e-10, atol=1e-12)
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make torch's distributions look at no value, also those that they make themselves."""
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-
-
 @each_device
 @each_law
 def test_numbers_are_the_same(name: str, device: str) -> None:

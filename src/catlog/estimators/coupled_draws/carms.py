@@ -90,9 +90,10 @@ def _summed_pairs(
     """
     weight = torch.where(weight.isfinite(), weight, 0.0)
     fx = (fx - fx.mean(0)).unsqueeze(-1)
-    ranks = range(weight.shape[-1])
-    count = torch.stack([(rank == r).sum(0) for r in ranks], -1).to(fx.dtype)
-    total = torch.stack([(fx * (rank == r)).sum(0) for r in ranks], -1)
+    ranks = torch.arange(weight.shape[-1], device=rank.device)
+    has_rank = rank == ranks.view(-1, *[1] * rank.dim())
+    count = has_rank.sum(1).movedim(0, -1).to(fx.dtype)
+    total = (fx * has_rank).sum(1).movedim(0, -1)
     count_below, total_below = (_sum_before(weight * part) for part in (count, total))
     count_above, total_above = (_sum_before(part.flip(-1)).flip(-1) for part in (count, total))
     return (

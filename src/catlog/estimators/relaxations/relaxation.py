@@ -1,6 +1,6 @@
 """Relaxed points: the continuous draw behind a discrete one, and straight-through derivatives."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_choice, check_randomness
-from ...distributions.factors import Factors, factors, relaxable
+from ...distributions.factors import Factors, bits_only, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
 from ...sampling.draw import DRAWS, Draws, base_draws
@@ -127,6 +127,7 @@ class MeanThroughDraws(FromDraws):
     unbiased = False
     supports = RELAXABLE
     differentiates_f = True
+    for_categories: ClassVar[str] = ""  # a method of bits: what to use for categories
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,13 +145,11 @@ class MeanThroughDraws(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         check_randomness(self, x=x, noise=noise)
         law = factors(q, outputs=outputs, validate=self.validate)
-        self.check_kind(q, law)
+        if self.for_categories:
+            bits_only(q, law, type(self).__name__, self.for_categories)
+        relaxable(q, law, type(self).__name__)
         points = self.points(law, x=x, noise=noise, generator=generator)
         return mean_through(f, law, points)
-
-    def check_kind(self, q: Distribution, law: Factors) -> None:
-        """Raise unless q is of a kind that the estimator supports."""
-        relaxable(q, law, type(self).__name__)
 
     def points(
         self,
