@@ -3,7 +3,7 @@
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -77,11 +77,6 @@ def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor 
 def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     """Return a number per category as a point ``[*lead, *event]``; a bit has that of category 1."""
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
-
-
-def is_drawn(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch d k"]:
-    """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
-    return index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
 
 
 def drawn_categories(law: Factors, x: Tensor) -> Float[Tensor, "n *batch d k"]:
