@@ -250,8 +250,9 @@ def test_errors_say_what_to_do() -> None:
         E(f, lambda z: Bernoulli(logits=z[..., None].expand(1, 4, 3)), Normal(torch.zeros(4), 1))
     with pytest.raises(ValueError, match=r"z must have shape \(1, 4\)"):
         E(f, q, Normal(torch.zeros(4), 1), z=torch.zeros(4))
-    with pytest.raises(TypeError, match="`estimator`"):
-        catlog.Pathwise(3)  # type: ignore[arg-type]
+    for wrong in (3, catlog.RLOO):
+        with pytest.raises(TypeError, match="`estimator` must be an estimator such as"):
+            catlog.Pathwise(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`samples` must be at least 1"):
         catlog.Pathwise(catlog.IndeCateR(1), 0)
 
