@@ -173,12 +173,7 @@ def test_numbers_are_the_same(name: str, device: str) -> None:
         assert isinstance(law, Conditionals)
         u = torch.rand(20, BATCH, law.d, dtype=torch.float64, generator=seeded(1))
         index = law.q.from_uniforms(u.to(theta.device))
-        return [
-            law.point(index).double(),
-            law.log_prob(index),
-            law.q.entropy(),
-            law.q.marginals(),
-        ]
+        return [law.point(index).double(), law.log_prob(index), law.q.entropy(), law.q.marginals()]
 
     on_both(device, result)
 

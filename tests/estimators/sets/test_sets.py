@@ -25,6 +25,7 @@ from catlog.estimators.sets.likely_and_rest import (
     probability_outside,
     remaining_probability,
     sample_outside,
+    tree_of,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
@@ -217,12 +218,12 @@ def test_draws_from_outside_a_set(case: Case, few: int, monkeypatch: pytest.Monk
         low, high = cell(q, index, p, row)
         for t in (1e-6, 0.5, 1 - 1e-6):
             u = (low + t * (high - low)).unsqueeze(0)
-            drawn, is_inside = sample_outside(law, index[members], None, u)
+            drawn, is_inside = sample_outside(law, index[members], u)
             assert not bool(is_inside.any())
             assert drawn.tolist() == [index[row].tolist()]
     # Where every point is a member, a possible point is drawn all the same.
     u = torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
-    drawn, is_inside = sample_outside(law, index, None, u)
+    drawn, is_inside = sample_outside(law, index, u)
     assert bool(is_inside.all())
     assert bool((drawn.unsqueeze(1) == index).all(-1).any(1).all())
 
@@ -309,7 +310,7 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
     for row in (rest > 1e-4 * rest.sum()).nonzero().flatten().tolist():
         low, high = cell(q, index, rest, row)
         u = ((low + high) / 2).float().unsqueeze(0)
-        drawn, _ = sample_outside(law, index[best : best + 1], None, u)
+        drawn, _ = sample_outside(law, index[best : best + 1], u)
         assert drawn.tolist() == [index[row].tolist()]
 
 
@@ -322,7 +323,7 @@ def test_remaining_probability(case: Case, few: int, monkeypatch: pytest.MonkeyP
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
-    remaining = remaining_probability(law, members, valid)
+    remaining = remaining_probability(law, members, tree_of(law, members, valid))
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
     outside_set = probability_outside(remaining, valid)
     assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)

@@ -72,11 +72,9 @@ class GappedStraightThrough(MeanThroughDraws):
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
-        gap: float | Tensor
-        if self.gap is None:
+        gap: float | Tensor | None = self.gap
+        if gap is None:
             gap = automatic_gap((law.probs.detach() * drawn).sum(-1, keepdim=True))
-        else:
-            gap = self.gap
         lowered = logits - (logits - top + gap).clamp(min=0)
         moved = torch.where(drawn, top, lowered)
         free = finite_log_probs(law)
@@ -93,8 +91,7 @@ class GappedStraightThrough(MeanThroughDraws):
         odds = (2 * bit - 1) * (logits[..., 1] - logits[..., 0])
         if self.gap is None:
             p = law.probs.detach()
-            gap = automatic_gap(torch.where(bit > 0, p[..., 1], p[..., 0]))
-            odds = odds.maximum(gap)
+            odds = odds.maximum(automatic_gap(torch.where(bit > 0, p[..., 1], p[..., 0])))
         else:
             odds = odds.clamp(min=self.gap)
         other = (-odds / self.temperature).sigmoid()
