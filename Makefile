@@ -37,12 +37,13 @@ types: .venv/ready
 unit: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) $(SHAPED:%=--ignore=%)
 
-# The tests above, and tests of functions with tables and of dependent variables.
+# The tests above, and tests of functions with tables or many outputs and of dependent variables.
 shapes: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --jaxtyping-packages=catlog,beartype.beartype \
-		$(SHAPED) tests/functions/test_functions.py tests/functions/test_known.py \
-		tests/distributions/test_structured.py -k "test_battery or test_every_estimator or table or \
-		(unbiased and not (test_known and (RLOO or CritiCateR or DoubleCV)))"
+		$(SHAPED) src/catlog/testing/test_outputs.py tests/functions/test_functions.py \
+		tests/functions/test_known.py tests/distributions/test_structured.py \
+		-k "test_battery or test_every_estimator or table or (of_its_own and event) or \
+		(unbiased and not test_outputs and not (test_known and (RLOO or CritiCateR or DoubleCV)))"
 
 .venv/peers: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'

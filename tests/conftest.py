@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributions import Distribution
 
 collect_ignore = ["no_bfloat16"]  # importing it forbids those products
 
@@ -25,6 +26,12 @@ def forbid_bfloat16() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("CATLOG_FORBID_BF16"):
         forbid_bfloat16()
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make torch's distributions look at no value, also those that they make themselves."""
+    monkeypatch.setattr(Distribution, "_validate_args", False)
 
 
 @pytest.fixture(scope="module")

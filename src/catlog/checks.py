@@ -40,9 +40,8 @@ def check_count(
     bounds = f"at least {least}" if most is None else f"between {least} and {most}"
     advice = f" {hint}" if hint else ""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"{owner}: `{name}` must be an int of {bounds}, but {value!r} was given.{advice}"
-        )
+        kind = f"an int {bounds}" if most is not None else f"an int of {bounds}"
+        raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.{advice}")
     if value < least or (most is not None and value > most):
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.{advice}")
 

@@ -11,6 +11,8 @@ from .checks import check_count, check_function, check_generator, check_positive
 from .distributions.conditionals import view
 from .estimator import Estimator, Function, tie
 from .estimators.exact import Exact
+from .sampling.randomness import seeded_from
+from .tracing import can_inspect
 
 
 def log_expectation(
@@ -45,7 +47,8 @@ def log_expectation(
     the gradient is 0. Neither is infinite or NaN, so one such batch element does not harm the
     others. There is no warning, because looking at values would stall a GPU. Compare the value with
     ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
-    ``IndeCateR(n, per_variable=True)``.
+    ``IndeCateR(n, per_variable=True)``. If the mean is negative because f is, an error is raised on
+    a CPU (in eager mode, unless E has ``validate=False``).
 
     **A second estimator for the value.** The gradient is that of E[f] divided by E[f], and a number
     of draws that is enough for the numerator may be too small for the denominator. With ``value``,
@@ -88,11 +91,12 @@ def log_expectation(
     check_generator(generator)
     if floor is not None:
         check_positive("log_expectation", "floor", floor)
-    if isinstance(E, type) or not hasattr(E, "target"):
-        raise TypeError(
-            f"log_expectation: `E` must be an estimator such as IndeCateR(4), but {E!r} was given. "
-            "The order is log_expectation(E, f, q)."
-        )
+    for name, estimator in (("E", E), ("value", E if value is None else value)):
+        if isinstance(estimator, type) or not hasattr(estimator, "target"):
+            raise TypeError(
+                f"log_expectation: `{name}` must be an estimator such as IndeCateR(4), but "
+                f"{estimator!r} was given. The order is log_expectation(E, f, q)."
+            )
     if E.target == "bound":
         raise ValueError(
             f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "
@@ -116,7 +120,23 @@ def log_expectation(
         with torch.no_grad():
             level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
-    return log_of_mean(torch.stack(estimates), floor)
+    stacked = torch.stack(estimates)
+    if stacked.device.type == "cpu" and can_inspect(getattr(E, "validate", True), stacked):
+        _check_sign(stacked.mean(0), f, q)
+    return log_of_mean(stacked, floor)
+
+
+def _check_sign(mean: Float[Tensor, "*batch"], f: Function, q: Distribution) -> None:
+    """Raise if a mean is negative because f is. A critic or rounding can make it so, too."""
+    if not bool((mean < 0).any()):
+        return
+    with torch.no_grad(), seeded_from(torch.Generator().manual_seed(0)):
+        lowest = f(q.sample((16,))).min().item()
+    if lowest < 0:
+        raise ValueError(
+            f"log_expectation: `f` must be at least 0, but it is {lowest:.4g} at a draw of q, and "
+            "the estimate is negative. If f returns log-probabilities, pass lambda x: f(x).exp()."
+        )
 
 
 def _known_logarithm(E: Estimator, f: Function, q: Distribution) -> Tensor | None:

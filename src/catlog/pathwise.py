@@ -62,7 +62,7 @@ class Pathwise:
 
     def __post_init__(self) -> None:
         check_count("Pathwise", "samples", self.samples)
-        if not isinstance(self.estimator, Estimator):
+        if isinstance(self.estimator, type) or not isinstance(self.estimator, Estimator):
             raise TypeError(
                 "Pathwise: `estimator` must be an estimator such as IndeCateR(2), but "
                 f"{self.estimator!r} was given."

@@ -4,76 +4,46 @@ The device is torch's "meta", which computes shapes only. So there are no values
 would fail, as it should), and real sizes cost nothing. It needs no GPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Distribution,
-    Geometric,
-    Independent,
-    Poisson,
-)
-from torch.distributions import OneHotCategorical as OneHot
+from torch.distributions import Distribution, Geometric, Independent, Poisson
 
 import catlog
 from catlog.estimator import Kind
 from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
+from laws import KINDS
 from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of
 
-SIZES = {
-    "bits": (200, 2),
-    "one-hot": (20, 10),
-    "index": (20, 10),
-    "mixed": (20, 10),
-    "MarkovChain": (6, 10),
-    "Subset": (6, 2),
-    "PlackettLuce": (6, 2),
-    "LinearChainCRF": (6, 10),
+# Variables, categories, and the distribution of logits [batch, variables, categories].
+LAWS: dict[str, tuple[int, int, Callable[[Tensor], Distribution]]] = {
+    "bits": (200, 2, KINDS["bits"]),
+    "one-hot": (20, 10, KINDS["one-hot"]),
+    "index": (20, 10, KINDS["index"]),
+    "mixed": (20, 10, lambda t: catlog.Categoricals(t, [2 + i % 9 for i in range(t.shape[-2])])),
+    "MarkovChain": (
+        6,
+        10,
+        lambda t: catlog.MarkovChain(t[:, 0], t[:, :1].expand(-1, 10, 10), length=len(t[0])),
+    ),
+    "Subset": (6, 2, lambda t: catlog.Subset(t[..., 0], 2)),
+    "PlackettLuce": (6, 2, lambda t: catlog.PlackettLuce(t[..., 0])),
+    "LinearChainCRF": (6, 10, lambda t: catlog.LinearChainCRF(t, t[:, :1].expand(-1, 10, 10))),
 }
 
 
-def make(kind: str, logits: Tensor) -> Distribution:
-    if kind == "bits":
-        return Independent(Bernoulli(logits=logits[..., 0]), 1)
-    if kind == "mixed":
-        sizes = [2 + i % 9 for i in range(logits.shape[-2])]
-        return catlog.Categoricals(logits, cardinalities=sizes)
-    if kind == "MarkovChain":
-        return catlog.MarkovChain(
-            logits[:, 0], logits[:, :1].expand(-1, 10, 10), length=len(logits[0])
-        )
-    if kind == "Subset":
-        return catlog.Subset(logits[..., 0], 2)
-    if kind == "PlackettLuce":
-        return catlog.PlackettLuce(logits[..., 0])
-    if kind == "LinearChainCRF":
-        return catlog.LinearChainCRF(logits, logits[:, :1].expand(-1, 10, 10))
-    law = OneHot if kind == "one-hot" else Categorical
-    return Independent(law(logits=logits), 1)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """OneHotCategorical checks its Categorical, whatever validate_args it is given."""
-    Distribution.set_default_validate_args(False)
-    yield
-    Distribution.set_default_validate_args(__debug__)
-
-
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", list(SIZES))
-@pytest.mark.parametrize("name", list(ESTIMATORS))
+@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_no_host_copies(name: str, kind: str) -> None:
     if not supports(ESTIMATORS[name], kind if kind in list(Kind) else "structured"):
         pytest.skip("not this kind of distribution")
     if name == "Exact" and kind in ("Subset", "PlackettLuce"):
         pytest.skip("the host lists their points")
-    d, k = SIZES[kind]
+    d, k, make = LAWS[kind]
     if name == "Exact":
         d = min(d, 8 if k == 2 else 2)
     with torch.device("meta"):
@@ -88,7 +58,7 @@ def test_no_host_copies(name: str, kind: str) -> None:
             points = x.flatten(-2) if kind == "one-hot" else x.to(torch.float32)
             return decoder(points).square().mean(-1)
 
-        E(f, make(kind, logits)).mean().backward()
+        E(f, make(logits)).mean().backward()
     assert logits.grad is not None
     assert logits.grad.shape == logits.shape
 

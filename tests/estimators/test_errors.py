@@ -611,7 +611,7 @@ def test_bad_chosen(E, q):
     ):
         with pytest.raises(ValueError, match=message):
             E(total, q, chosen=argument)
-    message = "`variables` must be an int of between 1 and 3, but None was given"
+    message = "`variables` must be an int between 1 and 3, but None was given"
     with pytest.raises(TypeError, match=message):
         type(E)()(total, q, chosen=chosen)
 

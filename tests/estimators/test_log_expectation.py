@@ -1,7 +1,9 @@
 """The logarithm of an expectation: exact where E is, finite at zero, and with less bias."""
 
+import dataclasses
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,6 +194,29 @@ def test_negative_estimates_are_finite() -> None:
     assert (gradient[:, 1] == 0).all()
 
 
+@pytest.mark.parametrize("E", [catlog.Exact(), *SEEDED], ids=repr)
+def test_negative_function_is_refused(E: catlog.Estimator) -> None:
+    """Its value would be the floor, without a gradient, at every call."""
+    q = bits(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"`f` must be at least 0, but it is -\d"):
+        log_expectation(E, lambda x: -1 - x.sum(-1), q)
+    unchecked = dataclasses.replace(E, validate=False)  # type: ignore[type-var]
+    assert log_expectation(unchecked, lambda x: -1 - x.sum(-1), q, floor=1.0).tolist() == [0, 0]
+
+
+def test_negative_estimates_of_a_positive_function_pass() -> None:
+    """An estimator with a critic returns them; the look at f leaves the global generator alone."""
+
+    class Critic(catlog.Exact):
+        def __call__(self, *args: Any, **options: Any) -> Tensor:
+            return super().__call__(*args, **options) - 1.0
+
+    state = torch.get_rng_state()
+    value = log_expectation(Critic(), lambda x: x.prod(-1), bits(torch.zeros(3)), floor=1e-3)
+    assert value.item() == pytest.approx(log(1e-3))
+    assert torch.get_rng_state().equal(state)
+
+
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_compiles_in_one_graph(repeats: int) -> None:
     scale = torch.tensor([0.0, 1.0, 2.0])
@@ -253,9 +278,11 @@ def test_wrong_arguments_are_named(
 
 def test_a_function_in_place_of_the_estimator_is_named() -> None:
     q = bits(torch.zeros(2))
-    for wrong in (lambda x: x.sum(-1), catlog.RLOO):
+    for wrong in (lambda x: x.sum(-1), catlog.RLOO, 3):
         with pytest.raises(TypeError, match=r"`E` must be an estimator .* The order is"):
-            catlog.log_expectation(wrong, catlog.RLOO(2), q)
+            log_expectation(wrong, catlog.RLOO(2), q)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="`value` must be an estimator"):
+            log_expectation(catlog.RLOO(2), torch.sum, q, value=wrong)  # type: ignore[arg-type]
 
 
 def test_addition_has_the_loss_that_it_had() -> None:

@@ -75,7 +75,7 @@ def categories(*shape: int) -> Distribution:
         (LEG(chunk_size=8), chain(64), 8 * 64),
         (DisARMTree(), categories(2, 300), 4 * 2 * 300),
         (DisARMTree(tree="stick"), categories(2, 300), 4 * 2 * 300),
-        (ARSM(), categories(2, 60), 2 * 60 * 60),
+        (ARSM(), categories(20, 150), 20 * 4096),  # not d k^2: swaps are evaluated in chunks
     ],
     ids=repr,
 )

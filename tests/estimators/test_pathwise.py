@@ -269,8 +269,9 @@ def test_wrong_calls_are_named(
 
 
 def test_wrong_settings_are_named() -> None:
-    with pytest.raises(TypeError, match="`estimator`"):
-        catlog.Pathwise(3)  # type: ignore[arg-type]
+    for wrong in (3, catlog.RLOO):
+        with pytest.raises(TypeError, match="`estimator` must be an estimator such as"):
+            catlog.Pathwise(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`samples` must be at least 1"):
         catlog.Pathwise(catlog.IndeCateR(1), 0)
     for samples in (None, "2", 1.5, [2], True, torch.tensor(2)):

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import catlog
 from catlog import DARN, GumbelRao, GumbelSoftmax, ReinMax, StraightThrough, sample
+from catlog.testing.cases import normals
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 both_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
@@ -21,8 +22,7 @@ ESTIMATORS = [
 
 
 def numbers(*shape: int, seed: int = 0, device: str = "cpu") -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(device)
+    return normals(*shape, seed=seed).to(device)
 
 
 def seeded(device: str, seed: int = 0) -> torch.Generator:

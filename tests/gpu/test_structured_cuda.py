@@ -163,12 +163,6 @@ def on_both(device: str, result: Callable[[Tensor], list[Tensor]]) -> None:
     torch.testing.assert_close(*outcomes, rtol=1e-10, atol=1e-12)
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make torch's distributions look at no value, also those that they make themselves."""
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-
-
 @each_device
 @each_law
 def test_numbers_are_the_same(name: str, device: str) -> None:
@@ -179,12 +173,7 @@ def test_numbers_are_the_same(name: str, device: str) -> None:
         assert isinstance(law, Conditionals)
         u = torch.rand(20, BATCH, law.d, dtype=torch.float64, generator=seeded(1))
         index = law.q.from_uniforms(u.to(theta.device))
-        return [
-            law.point(index).double(),
-            law.log_prob(index),
-            law.q.entropy(),
-            law.q.marginals(),
-        ]
+        return [law.point(index).double(), law.log_prob(index), law.q.entropy(), law.q.marginals()]
 
     on_both(device, result)
 

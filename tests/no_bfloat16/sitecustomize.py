@@ -8,31 +8,10 @@ from typing import Any
 
 import torch
 
+MATRICES = ["mm", "addmm", "bmm", "baddbmm", "addbmm", "_addmm_activation", "convolution"]
+VECTORS = ["mv", "addmv", "dot", "vdot", "addr"]
 PRODUCTS = [
-    "mm",
-    "mm.out",
-    "addmm",
-    "addmm.out",
-    "bmm",
-    "bmm.out",
-    "baddbmm",
-    "baddbmm.out",
-    "addbmm",
-    "addbmm.out",
-    "mv",
-    "mv.out",
-    "addmv",
-    "addmv.out",
-    "dot",
-    "dot.out",
-    "vdot",
-    "vdot.out",
-    "addr",
-    "addr.out",
-    "_addmm_activation",
-    "_addmm_activation.out",
-    "convolution",
-    "convolution.out",
+    *(f"{name}{form}" for name in MATRICES + VECTORS for form in ("", ".out")),
     "convolution_backward",
     "linear.out",
     "mkldnn_linear",
@@ -41,12 +20,12 @@ PRODUCTS = [
 ]
 
 
-def forbidden(given: Any) -> bool:
+def forbidden(arguments: Any) -> bool:
     return any(
-        isinstance(each, torch.Tensor)
-        and each.device.type == "cpu"
-        and each.dtype in (torch.bfloat16, torch.float16)
-        for each in given
+        isinstance(argument, torch.Tensor)
+        and argument.device.type == "cpu"
+        and argument.dtype in (torch.bfloat16, torch.float16)
+        for argument in arguments
     )
 
 
@@ -55,12 +34,12 @@ def forbid(library: torch.library.Library, name: str) -> None:
     original = getattr(getattr(torch.ops.aten, operator), overload or "default")
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
-    def checked(keys: Any, *given: Any, **named: Any) -> Any:
-        if forbidden([*given, *named.values()]):
+    def checked(keys: Any, *arguments: Any, **options: Any) -> Any:
+        if forbidden([*arguments, *options.values()]):
             raise RuntimeError(
                 f"aten::{name}: a product of 16-bit matrices, which not every CPU can do."
             )
-        return original.redispatch(keys & below, *given, **named)
+        return original.redispatch(keys & below, *arguments, **options)
 
     library.impl(name, checked, "BackendSelect", with_keyset=True)
 

@@ -51,11 +51,7 @@ def ours(kind: str, theta: list[Tensor]) -> torch.distributions.Distribution:
         return catlog.Categoricals(theta[0], SIZES[kind])
     if kind == "chain":
         return catlog.MarkovChain(*theta, length=3)
-    nodes = {
-        "a": Node([], theta[0]),
-        "b": Node(["a"], theta[1]),
-        "c": Node(["a", "b"], theta[2]),
-    }
+    nodes = {"a": Node([], theta[0]), "b": Node(["a"], theta[1]), "c": Node(["a", "b"], theta[2])}
     return catlog.BayesianNetwork(nodes, batch_shape=(BATCH,))
 
 

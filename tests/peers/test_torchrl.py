@@ -20,10 +20,7 @@ def distributions(logits: Tensor) -> dict[str, tuple[Distribution, Tensor]]:
     masked = logits.masked_fill(~mask, -torch.inf).softmax(-1)
     return {
         "mask": (torchrl.MaskedCategorical(logits, mask=mask), masked),
-        "indices": (
-            torchrl.MaskedCategorical(logits, indices=indices, padding_value=-1),
-            masked,
-        ),
+        "indices": (torchrl.MaskedCategorical(logits, indices=indices, padding_value=-1), masked),
         "one-hot mask": (torchrl.MaskedOneHotCategorical(logits, mask=mask), masked),
         "one-hot": (torchrl.OneHotCategorical(logits), logits.softmax(-1)),
     }

@@ -22,9 +22,15 @@ def score_in_logits(
         law.log_conditionals(index) if isinstance(law, Conditionals) else law.log_probs.unsqueeze(0)
     )
     constant = table.detach()
-    is_drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
-    score = is_drawn.to(constant.dtype) - constant.exp()
+    score = is_drawn(law, index).to(constant.dtype) - constant.exp()
     return table.masked_fill(constant == -torch.inf, 0.0), score
+
+
+def is_drawn(
+    law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
+) -> Bool[Tensor, "n *batch d k"]:
+    """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
+    return index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
 
 
 def differentiable_log_prob(law: Factors | Conditionals, x: Tensor) -> Float[Tensor, "n *batch"]:
@@ -95,7 +101,7 @@ def with_logit_gradient(
 
 
 def centred(
-    slope: Float[Tensor, "*lead d k"], possible: Bool[Tensor, "*lead d k"]
+    slope: Float[Tensor, "*lead d k"], possible: Bool[Tensor, "*#lead d k"]
 ) -> Float[Tensor, "*lead d k"]:
     """Return the slopes with 0 for impossible categories, and a sum of 0 over the others."""
     slope = slope.masked_fill(~possible, 0.0)

@@ -12,7 +12,7 @@ from ..tracing import can_inspect
 from .evaluate import as_seen, check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
-Slots = Int64[Tensor, "n *batch slots"]
+Slots = Int64[Tensor, "n *#batch slots"]
 Table = Float[Tensor, "n *batch slots k"]
 
 
@@ -23,7 +23,7 @@ def differences(
     law: Factors,
     *,
     per_variable: bool = False,
-    chosen: Int64[Tensor, "n *batch m"] | None = None,
+    chosen: Int64[Tensor, "n *#batch m"] | None = None,
     chunk_size: int | None = None,
 ) -> Table:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.

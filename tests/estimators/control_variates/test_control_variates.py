@@ -249,42 +249,29 @@ def test_muprop_is_the_textbook_s(case: Case) -> None:
             assert variances(linear, weight).sum() < 1e-12
 
 
-def test_wrong_arguments_are_named() -> None:
-    q = BITS.distribution(BITS.theta.expand(2, 3))
-    one_hot = ONE_HOT.distribution(ONE_HOT.theta)
-    f = function_of(BITS)
+FEW = r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"
+NOISE = r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"
+SHAPES = r": `network` must return shape {} or .*, but it returned shape {}"
+WRONG = [
+    *[(E, {"x": torch.zeros(1, 2, 3)}, FEW) for E in (BBVI(2), DoubleCV(2), RODEO(2))],
+    *[(E, {"noise": torch.zeros(1, 3)}, NOISE) for E in (REBAR(1), RELAX(1))],
+    (NVIL(1, nn.Linear(3, 4)), {}, "NVIL" + SHAPES.format(r"\(2,\)", r"\(2, 4\)")),
+    (RELAX(1, nn.Linear(3, 4)), {}, "RELAX" + SHAPES.format(r"\(1, 2\)", r"\(1, 2, 4\)")),
+    (RODEO(2, network=nn.Linear(2, 1)), {}, "RODEO" + SHAPES.format(r"\(1, 2, 2, 4, 2\)", "")),
+]
+
+
+@pytest.mark.parametrize(("E", "options", "message"), WRONG, ids=lambda value: str(value)[:20])
+def test_wrong_arguments_are_named(E: nn.Module, options: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        E(function_of(BITS), BITS.distribution(BITS.theta.expand(2, 3)), **options)
+
+
+def test_wrong_distributions_and_functions_are_named() -> None:
     with pytest.raises(TypeError, match=r"RODEO is for binary variables.*Use DoubleCV"):
-        RODEO()(function_of(ONE_HOT), one_hot)
-    for E in (BBVI, DoubleCV, RODEO):
-        with pytest.raises(
-            ValueError, match=r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"
-        ):
-            E(2)(f, q, x=torch.zeros(1, 2, 3))
-    for E in (REBAR, RELAX):
-        with pytest.raises(
-            ValueError, match=r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"
-        ):
-            E(1)(f, q, noise=torch.zeros(1, 3))
-    with pytest.raises(
-        ValueError, match=r"f: its derivative in x is needed by this estimator.*RELAX"
-    ):
-        REBAR()(lambda x: (x.sum(-1) > 1).double(), q)
-    with pytest.raises(
-        ValueError,
-        match=r"NVIL: `network` must return shape \(2,\) or \(2, 1\), but it returned shape "
-        r"\(2, 4\)",
-    ):
-        NVIL(1, nn.Linear(3, 4))(f, q)
-    with pytest.raises(
-        ValueError,
-        match=r"RELAX: `network` must return shape \(1, 2\) or .*but it returned shape \(1, 2, 4\)",
-    ):
-        RELAX(1, nn.Linear(3, 4))(f, q)
-    with pytest.raises(
-        ValueError,
-        match=r"RODEO: `network` must return shape \(1, 2, 2, 4, 2\) or .*but it returned shape",
-    ):
-        RODEO(2, network=nn.Linear(2, 1))(f, q)
+        RODEO()(function_of(ONE_HOT), ONE_HOT.distribution(ONE_HOT.theta))
+    with pytest.raises(ValueError, match=r"f: its derivative in x is needed by .*RELAX"):
+        REBAR()(lambda x: (x.sum(-1) > 1).double(), BITS.distribution(BITS.theta))
 
 
 def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:

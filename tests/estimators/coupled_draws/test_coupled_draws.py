@@ -199,22 +199,6 @@ def test_the_judge_catches_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPat
     assert (got - exact).norm() > 1e-5  # test_unbiased allows 1e-12
 
 
-def some_noise(
-    E: catlog.Estimator,
-    law: catlog.distributions.factors.Factors,
-    dtype: torch.dtype = torch.float64,
-) -> Tensor:
-    shape = [E.samples, *law.batch_shape, law.d]
-    shape += (
-        [law.k] if isinstance(E, ARSM) else [law.k - 1] if isinstance(E, CARMS | DisARMTree) else []
-    )
-    noise = torch.rand(shape, dtype=dtype, generator=seeded(1))
-    if isinstance(E, ARMS | CARMS | ARSM):
-        noise = -noise.log()
-        noise = noise / noise.sum(-1 if isinstance(E, ARSM) else 0, keepdim=True)
-    return noise
-
-
 def f_of_bits(x: Tensor) -> Tensor:
     return (x.double() * torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)).sum(-1).sin()
 
@@ -270,7 +254,7 @@ def test_tree_of_two_categories_is_disarm() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5])
 @pytest.mark.parametrize("categorical", [False, True])
 def test_carms_of_two_categories_is_arms(n: int, categorical: bool) -> None:
-    noise = some_noise(ARMS(n), factors(Independent(Bernoulli(logits=LOGITS), 1)))
+    noise = ARMS(n)._noise(factors(Independent(Bernoulli(logits=LOGITS), 1)), None, seeded(1))
     got = estimate(CARMS(n), LOGITS, noise.unsqueeze(-1), categorical)
     assert_close(got, estimate(ARMS(n), LOGITS, noise), rtol=1e-12, atol=1e-14)
 
@@ -328,7 +312,7 @@ def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> No
         2, 3, *[1] * case.theta.dim()
     )
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
-    noise = some_noise(E, factors(case.distribution(theta)), torch.float32).double()
+    noise = E._noise(factors(case.distribution(theta)), None, seeded(1)).float().double()
 
     def run(theta: Tensor, scale: Tensor, noise: Tensor) -> list[Tensor]:
         theta = theta.detach().requires_grad_()

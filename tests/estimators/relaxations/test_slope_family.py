@@ -5,7 +5,6 @@ variable. Biases are by enumeration, or by z-tests where Gumbel noise remains af
 """
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -299,17 +298,16 @@ def test_minimum_variance_solves_its_programme(weight: float) -> None:
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 def test_minimum_variance_becomes_exact_for_quadratic_f(kind: str) -> None:
-    case = plain(CASES[kind])
-    for weight in (0.0, 1.0, 100.0, 1e6):
+    """At any weight it is exact for multilinear f."""
+    case, biases = plain(CASES[kind]), {}
+    for weight in (0.0, 1.0, 1e2, 1e4, 1e6, 1e12, 1e16, 1e300):
         E = MinimumVarianceStraightThrough(bias_weight=weight)
         assert bias(E, case, multilinear) < 1e-9
-    biases = [
-        bias(MinimumVarianceStraightThrough(bias_weight=weight), case, quadratic)
-        for weight in (0.0, 1e2, 1e4, 1e6)
-    ]
-    assert biases[0] > 0.01
-    assert all(after < 0.1 * before for before, after in pairwise(biases[1:]))
-    assert biases[-1] < 1e-4
+        biases[weight] = bias(E, case, quadratic)
+    assert biases[0.0] > 0.01
+    assert biases[1e4] < 0.1 * biases[1e2]
+    assert biases[1e6] < min(0.1 * biases[1e4], 1e-4)
+    assert max(biases[1e12], biases[1e16], biases[1e300]) < 1e-9
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0, 30.0])
@@ -334,16 +332,6 @@ def test_minimum_variance_in_float32_is_that_of_float64(
     exact = gradient_in(torch.float64)
     error = (gradient_in(torch.float32) - exact).abs().max() / exact.abs().max()
     assert error < 2e-5  # 170 roundings
-
-
-@pytest.mark.parametrize("kind", ["bits", "one-hot"])
-@pytest.mark.parametrize("weight", [1e12, 1e16, 1e300])
-def test_minimum_variance_is_exact_for_multilinear_f_at_any_weight(
-    kind: str, weight: float
-) -> None:
-    E = MinimumVarianceStraightThrough(bias_weight=weight)
-    assert bias(E, plain(CASES[kind]), multilinear) < 1e-9
-    assert bias(E, plain(CASES[kind]), quadratic) < 1e-9
 
 
 def test_minimum_variance_has_less_variance_than_reinmax() -> None:

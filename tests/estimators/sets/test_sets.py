@@ -25,6 +25,7 @@ from catlog.estimators.sets.likely_and_rest import (
     probability_outside,
     remaining_probability,
     sample_outside,
+    tree_of,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
@@ -103,6 +104,24 @@ def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     q, probs = case.distribution(case.theta), case.probabilities(case.theta)
     every = samplers.outside(q, members, case.points, probs, rows)
     return every.options["x"], every.weight
+
+
+def drawing_order(q: Distribution) -> list[int]:
+    """Return the variables in the order in which they are drawn."""
+    variables = range(view(q).d)
+    return [i for block in getattr(q, "blocks", [variables]) for i in block]
+
+
+def cell(q: Distribution, index: Tensor, p: Tensor, row: int) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest uniforms that draw a point of all, with these masses."""
+    low, high = torch.zeros(2, index.shape[1], dtype=p.dtype)
+    agree = torch.ones(len(p), dtype=torch.bool)
+    for i in drawing_order(q):
+        is_same = index[:, i] == index[row, i]
+        low[i] = p[agree & (index[:, i] < index[row, i])].sum() / p[agree].sum()
+        high[i] = low[i] + p[agree & is_same].sum() / p[agree].sum()
+        agree = agree & is_same
+    return low, high
 
 
 # Unordered sets
@@ -195,26 +214,16 @@ def test_draws_from_outside_a_set(case: Case, few: int, monkeypatch: pytest.Monk
     index, p = law.index(case.points), case.probabilities(case.theta)
     members = torch.randperm(len(p), generator=seeded())[: len(p) // 2]
     p = p.index_fill(0, members, 0.0)
-    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for row in (p > 0).nonzero().flatten().tolist():
-        low, high = torch.zeros(law.d, dtype=torch.float64), torch.zeros(law.d, dtype=torch.float64)
-        agree = torch.ones(len(p), dtype=torch.bool)
-        for i in order:
-            masses = (
-                torch.stack([p[agree & (index[:, i] == k)].sum() for k in range(law.k)])
-                / p[agree].sum()
-            )
-            high[i] = masses.cumsum(0)[index[row, i]]
-            low[i] = high[i] - masses[index[row, i]]
-            agree = agree & (index[:, i] == index[row, i])
+        low, high = cell(q, index, p, row)
         for t in (1e-6, 0.5, 1 - 1e-6):
             u = (low + t * (high - low)).unsqueeze(0)
-            drawn, is_inside = sample_outside(law, index[members], None, u)
+            drawn, is_inside = sample_outside(law, index[members], u)
             assert not bool(is_inside.any())
             assert drawn.tolist() == [index[row].tolist()]
     # Where every point is a member, a possible point is drawn all the same.
     u = torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
-    drawn, is_inside = sample_outside(law, index, None, u)
+    drawn, is_inside = sample_outside(law, index, u)
     assert bool(is_inside.all())
     assert bool((drawn.unsqueeze(1) == index).all(-1).any(1).all())
 
@@ -282,17 +291,12 @@ def test_sum_and_sample_with_little_probability_outside(
 @pytest.mark.parametrize("rows", [2, 3])
 def test_unordered_set_with_little_probability_outside(case: Case, rows: int) -> None:
     case, p = sharpened(case)
-    orders = list(permutations(range(len(p)), rows))
-    weight = torch.stack(
-        [
-            torch.stack([masses(p, list(order[:i]))[order[i]] for i in range(rows)]).prod()
-            for order in orders
-        ]
-    )
-    assert (
-        error_in_float32(UnorderedSet(rows), case, case.points[torch.tensor(orders).T], weight)
-        < 1e-4
-    )
+    orders = torch.tensor(list(permutations(range(len(p)), rows))).T
+    weight = torch.ones(orders.shape[1], dtype=torch.float64)
+    for column, order in enumerate(orders.T.tolist()):
+        for i, drawn in enumerate(order):
+            weight[column] *= masses(p, order[:i])[drawn]
+    assert error_in_float32(UnorderedSet(rows), case, case.points[orders], weight) < 1e-4
 
 
 @sharp
@@ -303,17 +307,10 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
     law = view(q)
     index, best = law.index(case.points), int(p.argmax())
     rest = p.index_fill(0, torch.tensor([best]), 0.0)
-    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for row in (rest > 1e-4 * rest.sum()).nonzero().flatten().tolist():
-        u, agree = torch.zeros(law.d), torch.ones(len(p), dtype=torch.bool)
-        for i in order:
-            shares = (
-                torch.stack([rest[agree & (index[:, i] == k)].sum() for k in range(law.k)])
-                / rest[agree].sum()
-            )
-            u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
-            agree = agree & (index[:, i] == index[row, i])
-        drawn, _ = sample_outside(law, index[best : best + 1], None, u.unsqueeze(0))
+        low, high = cell(q, index, rest, row)
+        u = ((low + high) / 2).float().unsqueeze(0)
+        drawn, _ = sample_outside(law, index[best : best + 1], u)
         assert drawn.tolist() == [index[row].tolist()]
 
 
@@ -326,11 +323,11 @@ def test_remaining_probability(case: Case, few: int, monkeypatch: pytest.MonkeyP
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
-    remaining = remaining_probability(law, members, valid)
+    remaining = remaining_probability(law, members, tree_of(law, members, valid))
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
     outside_set = probability_outside(remaining, valid)
     assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)
-    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    order = drawing_order(q)
     for member in valid.nonzero().flatten().tolist():
         agree = torch.ones(len(p), dtype=torch.bool)
         for depth in range(law.d + 1):

@@ -124,8 +124,8 @@ class CritiCateR(FromDraws):
     def _critic(
         self,
         blocks: tuple[tuple[int, ...], ...],
-        points: Float[Tensor, "*batch n d k"],
-        probs: Float[Tensor, "*batch rows d k"],
+        points: Float[Tensor, "*#batch n d k"],
+        probs: Float[Tensor, "*#batch rows d k"],
         value: Float[Tensor, "*batch n"],
         fold: Int64[Tensor, "n"],
     ) -> tuple[Float[Tensor, "folds *batch d k"], Float[Tensor, "*batch n d"]]:

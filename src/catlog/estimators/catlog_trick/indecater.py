@@ -190,7 +190,7 @@ def _shares(f: Function, law: Factors, fx: Tensor) -> Tensor | float:
 
 
 def _mean_over_draws(
-    table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch m"], d: int
+    table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *#batch m"], d: int
 ) -> Float[Tensor, "*batch d k"]:
     """Return the mean over draws; chosen variables have the weight d / m, the others 0."""
     n, m, k = table.shape[0], table.shape[-2], table.shape[-1]

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from ...distributions.factors import Factors
-from ...estimator import BITS
+from ...estimator import BITS, Function
+from ...evaluation.evaluate import evaluate
 from ..logit_gradients import leave_one_out
-from .coupling import CoupledDraws, Slope, antithetic_events, of_bits, pair_correction
+from .coupling import CoupledDraws, antithetic_events, of_bits, pair_correction
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,12 +56,9 @@ class ARMS(CoupledDraws):
     too_few = "One draw has no others to compare with: use Reinforce."
     reference = "Dimitriev & Zhou 2021a"
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+    def coupled(self, f: Function, law: Factors, noise: Tensor) -> tuple[Tensor, Tensor]:
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
-
-        def slope(fx: Tensor) -> Tensor:
-            advantage = (fx - leave_one_out(fx)).unsqueeze(-1)
-            return of_bits((advantage * b).mean(0) * pair_correction(self.samples, rare))
-
-        return b, slope
+        fx = evaluate(f, law.point(b), law)
+        advantage = (fx - leave_one_out(fx)).detach().unsqueeze(-1)
+        return fx, of_bits((advantage * b).mean(0) * pair_correction(self.samples, rare))

@@ -9,8 +9,10 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ...distributions.factors import Factors, factors
-from ...estimator import INDEPENDENT
-from .coupling import CoupledDraws, Slope
+from ...estimator import INDEPENDENT, Function
+from ...evaluation.evaluate import evaluate_chunked
+from ...tracing import full_precision
+from .coupling import CoupledDraws
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,9 +31,9 @@ class ARSM(CoupledDraws):
     Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with
     mixed cardinalities k is the largest.
 
-    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations, all at once, and N d k^2 numbers. From some
-    hundred categories on, use :class:`CARMS` or :class:`DisARMTree`, with N and 2N evaluations.
-    Needs: any f.
+    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations and N (d + k) k numbers. From some hundred
+    categories on, use :class:`CARMS` or :class:`DisARMTree`, with N and 2N evaluations. Needs: any
+    f.
     Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient
     backpropagation through categorical variables", 2019.
 
@@ -64,43 +66,54 @@ class ARSM(CoupledDraws):
     def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
         return (law.k,)
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
-        m, j = torch.triu_indices(law.k, law.k, 1, device=law.device)
-        category = _smallest_after_swaps(noise, law.probs.detach(), m, j)
-        number = torch.arange(1, len(m) + 1, device=law.device)
-        which = torch.zeros(law.k, law.k, dtype=torch.int64, device=law.device)
-        which = which.index_put((m, j), number).index_put((j, m), number)
+    def coupled(self, f: Function, law: Factors, noise: Tensor) -> tuple[Tensor, Tensor]:
+        n, k = self.samples, law.k
+        m, j = pad(torch.triu_indices(k, k, 1, device=law.device), (1, 0))  # 0 and 0: no swap
+        swapped = _Swaps(noise, law.probs.detach())
 
-        def slope(fx: Tensor) -> Tensor:
-            swapped = fx.unflatten(0, (-1, self.samples))[which]  # [k (m), k (j), n, *batch]
-            change = (swapped - swapped.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
-            return (change * (1 / law.k - noise).unsqueeze(-2)).sum(-1).mean(0)
+        def points(part: slice) -> Tensor:
+            row = torch.arange(part.start, part.stop, device=law.device)
+            return law.point(swapped.winner(row % n, m[row // n], j[row // n]))
 
-        return category.movedim(-1, 0).flatten(0, 1), slope
+        fx = evaluate_chunked(f, points, len(m) * n, law)
+        which = torch.zeros(k, k, dtype=torch.int64, device=law.device)
+        which[m, j] = torch.arange(len(m), device=law.device)
+        table = fx.detach().unflatten(0, (-1, n))[which + which.mT]  # [k (m), k (j), n, *batch]
+        change = (table - table.mean(0)).movedim((0, 1), (-1, -2)).to(noise.dtype)
+        with full_precision(noise):
+            return fx, ((1 / k - noise) @ change).mean(0)
 
 
-def _smallest_after_swaps(
-    noise: Float[Tensor, "n *batch d k"],
-    probs: Float[Tensor, "*batch d k"],
-    m: Int64[Tensor, "swaps"],
-    j: Int64[Tensor, "swaps"],
-) -> Int64[Tensor, "n *batch d 1+swaps"]:
-    """Return the category of the smallest ``noise / probs``, as it is and after every swap.
+class _Swaps:
+    """The categories of the smallest ``noise / probs`` after swaps of two entries of the noise.
 
-    A swap changes the entries m and j alone. The smallest of the other entries is among the three
-    smallest of all, so a swap compares three numbers instead of k.
+    A swap changes two ratios alone. The smallest of the others is among the three smallest of all,
+    so a swap compares five numbers instead of k.
     """
-    value, category = (noise / probs).sort(dim=-1, stable=True)
-    value = pad(value, (0, 2), value=torch.inf)[..., :3]
-    category = pad(category, (0, 2))[..., :3]
-    first, second, _ = category.split(1, -1)
-    is_first_swapped = (first == m) | (first == j)
-    is_second_swapped = (second == m) | (second == j)
-    rank = is_first_swapped.long() * (1 + is_second_swapped.long())
-    smallest = value.gather(-1, rank)
-    result = category.gather(-1, rank)
-    for entry, swapped_with in ((m, j), (j, m)):
-        swapped = noise[..., swapped_with] / probs[..., entry]
-        result = torch.where(swapped < smallest, entry, result)
-        smallest = torch.minimum(swapped, smallest)
-    return torch.cat([first, result], -1)
+
+    def __init__(
+        self, noise: Float[Tensor, "n *batch d k"], probs: Float[Tensor, "*batch d k"]
+    ) -> None:
+        value, category = (noise / probs).sort(dim=-1, stable=True)
+        self.value = pad(value, (0, 2), value=torch.inf)[..., :3].movedim(-1, 0)
+        self.category = pad(category, (0, 2))[..., :3].movedim(-1, 0)
+        self.noise = noise.movedim(-1, 1)
+        self.probs = probs.movedim(-1, 0)
+
+    def winner(
+        self, draw: Int64[Tensor, "rows"], m: Int64[Tensor, "rows"], j: Int64[Tensor, "rows"]
+    ) -> Int64[Tensor, "rows *batch d"]:
+        """Return the category of the smallest ratio of a draw after swapping m and j."""
+        ones = [1] * (self.value.dim() - 2)
+        entries = m.view(-1, *ones), j.view(-1, *ones)
+        smallest, winner = self.value[2][draw], self.category[2][draw]
+        for rank in (1, 0):
+            category = self.category[rank][draw]
+            is_unchanged = (category != entries[0]) & (category != entries[1])
+            smallest = torch.where(is_unchanged, self.value[rank][draw], smallest)
+            winner = torch.where(is_unchanged, category, winner)
+        for entry, number, partner in zip(entries, (m, j), (j, m), strict=True):
+            ratio = self.noise[draw, partner] / self.probs[number]
+            winner = torch.where(ratio < smallest, entry, winner)
+            smallest = torch.minimum(ratio, smallest)
+        return winner

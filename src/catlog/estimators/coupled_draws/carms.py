@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...distributions.factors import Factors
-from ...estimator import INDEPENDENT
-from .coupling import CoupledDraws, Slope, antithetic_events, pair_correction, pair_probability
+from ...estimator import INDEPENDENT, Function
+from ...evaluation.evaluate import evaluate
+from .coupling import CoupledDraws, antithetic_events, pair_correction, pair_probability
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,24 +66,21 @@ class CARMS(CoupledDraws):
     def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
         return (law.k - 1,)
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+    def coupled(self, f: Function, law: Factors, noise: Tensor) -> tuple[Tensor, Tensor]:
         n = self.samples
         order, stick = _sticks(law.probs.detach())
         passes = ~antithetic_events(noise, stick)
         rank = (passes if law.k == 2 else passes.long().cumprod(-1)).sum(-1)
         index = order.expand(*rank.shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
-
-        def slope(fx: Tensor) -> Tensor:
-            by_rank = _summed_pairs(fx.to(law.real), rank, _weights(n, stick)) / (n * (n - 1))
-            return torch.zeros_like(by_rank).scatter(-1, order.expand(by_rank.shape), by_rank)
-
-        return index, slope
+        fx = evaluate(f, law.point(index), law)
+        by_rank = _summed_pairs(fx.detach().to(law.real), rank, _weights(n, stick)) / (n * (n - 1))
+        return fx, torch.zeros_like(by_rank).scatter(-1, order.expand(by_rank.shape), by_rank)
 
 
 def _summed_pairs(
     fx: Float[Tensor, "n *batch"],
-    rank: Int64[Tensor, "n *batch d"],
-    weight: Float[Tensor, "*batch d k"],
+    rank: Int64[Tensor, "n *#batch d"],
+    weight: Float[Tensor, "*#batch d k"],
 ) -> Float[Tensor, "*batch d k"]:
     """Return, for each rank r, the sum over all pairs of a draw n of rank r and a draw m of another
     rank of (f_n - f_m) times the weight of the lower rank.

@@ -1,22 +1,18 @@
 """Noise for coupled draws, negatively dependent events made from it, and their probabilities."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_generator, check_randomness, check_uniforms
 from ...distributions.factors import Factors, bits_only, factors
 from ...estimator import FromDraws, Function
-from ...evaluation.evaluate import evaluate
 from ...sampling.gumbel import positive
 from ...sampling.randomness import rand
 from ..logit_gradients import with_logit_gradient
-
-Slope = Callable[[Tensor], Tensor]  # from f's values to a slope in the logits, [*batch, d, k]
 
 
 class CoupledDraws(FromDraws):
@@ -45,16 +41,17 @@ class CoupledDraws(FromDraws):
         law = factors(q, outputs=outputs, validate=self.validate)
         if self.for_categories:
             bits_only(q, law, type(self).__name__, self.for_categories)
-        index, slope = self.coupled(law, self._noise(law, noise, generator))
-        fx = evaluate(f, law.point(index), law)
-        return with_logit_gradient(fx, law, slope(fx.detach()))
+        fx, slope = self.coupled(f, law, self._noise(law, noise, generator))
+        return with_logit_gradient(fx, law, slope)
 
     def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
         """Return the shape of the noise of one variable in one draw."""
         return ()
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
-        """Return coupled draws, and a function from f's values there to a slope in the logits."""
+    def coupled(
+        self, f: Function, law: Factors, noise: Tensor
+    ) -> tuple[Float[Tensor, "m *batch"], Float[Tensor, "*batch d k"]]:
+        """Return f at coupled draws, and a slope in the logits made from these values."""
         raise NotImplementedError
 
     def _noise(

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.factors import Factors
-from ...estimator import BITS
+from ...estimator import BITS, Function
+from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
-from .coupling import CoupledDraws, Slope, of_bits
+from .coupling import CoupledDraws, of_bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,12 +56,9 @@ class DisARM(CoupledDraws):
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+    def coupled(self, f: Function, law: Factors, noise: Tensor) -> tuple[Tensor, Tensor]:
         b, anti = categories(law, noise), categories(law, 1 - noise)
-
-        def slope(fx: Tensor) -> Tensor:
-            values, anti_values = fx.chunk(2)
-            change = ((values - anti_values).unsqueeze(-1) * (b - anti)).mean(0)
-            return of_bits(change * law.probs.detach().amax(-1) / 2)
-
-        return torch.cat([b, anti]), slope
+        fx = evaluate(f, law.point(torch.cat([b, anti])), law)
+        values, anti_values = fx.detach().chunk(2)
+        change = ((values - anti_values).unsqueeze(-1) * (b - anti)).mean(0)
+        return fx, of_bits(change * law.probs.detach().amax(-1) / 2)

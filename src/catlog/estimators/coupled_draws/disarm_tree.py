@@ -12,8 +12,9 @@ from torch.nn.functional import pad
 from ...checks import check_choice
 from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import inverse_cdf
-from ...estimator import INDEPENDENT
-from .coupling import CoupledDraws, Slope
+from ...estimator import INDEPENDENT, Function
+from ...evaluation.evaluate import evaluate
+from .coupling import CoupledDraws
 
 Tree = Literal["balanced", "stick"]
 
@@ -67,7 +68,7 @@ class DisARMTree(CoupledDraws):
     def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
         return (law.k - 1,)
 
-    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+    def coupled(self, f: Function, law: Factors, noise: Tensor) -> tuple[Tensor, Tensor]:
         probs = law.probs.detach()
         order = torch.arange(law.k, device=law.device).expand(probs.shape)
         if self.tree == "stick":
@@ -79,19 +80,16 @@ class DisARMTree(CoupledDraws):
         bits = torch.cat([inverse_cdf(node, noise), inverse_cdf(node, 1 - noise)])
         leaf, is_passed = tree.descend(bits)
         index = order.expand(*leaf.shape, law.k).gather(-1, leaf.unsqueeze(-1)).squeeze(-1)
-
-        def slope(fx: Tensor) -> Tensor:
-            values, anti_values = fx.chunk(2)
-            b, anti = bits.chunk(2)
-            on_path = torch.logical_or(*is_passed.chunk(2))
-            change = (values - anti_values)[..., None, None] * (b - anti) * on_path
-            by_node = change.mean(0) * node.amax(-1) / 2
-            # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
-            share = torch.stack([-by_node, by_node], -1) / mass.clamp(min=tiny)
-            by_leaf = tree.sum_to_leaves(share) * probs
-            return torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
-
-        return index, slope
+        fx = evaluate(f, law.point(index), law)
+        values, anti_values = fx.detach().chunk(2)
+        b, anti = bits.chunk(2)
+        on_path = torch.logical_or(*is_passed.chunk(2))
+        change = (values - anti_values)[..., None, None] * (b - anti) * on_path
+        by_node = change.mean(0) * node.amax(-1) / 2
+        # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
+        share = torch.stack([-by_node, by_node], -1) / mass.clamp(min=tiny)
+        by_leaf = tree.sum_to_leaves(share) * probs
+        return fx, torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
 
 
 class _Stick:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ...checks import check_count
-from ...distributions.factors import Factors, bits_only
+from ...distributions.factors import Factors
 from ...estimator import BITS
 from ...sampling.draw import Draws
 from .relaxation import MeanThroughDraws, weighted_log_odds
@@ -55,14 +54,12 @@ class DARN(MeanThroughDraws):
     validate: bool = True
 
     supports = BITS
+    for_categories = "ReinMax, which is the same for categories"
     reference = "Gregor et al. 2014"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("DARN", "order", self.order, most=2)
-
-    def check_kind(self, q: Distribution, law: Factors) -> None:
-        bits_only(q, law, "DARN", "ReinMax, which is the same for categories")
 
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None

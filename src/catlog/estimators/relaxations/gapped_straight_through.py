@@ -10,8 +10,8 @@ from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
 from ...estimator import Kind
 from ...sampling.draw import Draws
-from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, is_drawn, is_learned, weighted_log_odds
+from ..logit_gradients import finite_log_probs, is_drawn
+from .relaxation import MeanThroughDraws, is_learned, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,11 +72,9 @@ class GappedStraightThrough(MeanThroughDraws):
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
-        gap: float | Tensor
-        if self.gap is None:
+        gap: float | Tensor | None = self.gap
+        if gap is None:
             gap = automatic_gap((law.probs.detach() * drawn).sum(-1, keepdim=True))
-        else:
-            gap = self.gap
         lowered = logits - (logits - top + gap).clamp(min=0)
         moved = torch.where(drawn, top, lowered)
         free = finite_log_probs(law)
@@ -93,8 +91,7 @@ class GappedStraightThrough(MeanThroughDraws):
         odds = (2 * bit - 1) * (logits[..., 1] - logits[..., 0])
         if self.gap is None:
             p = law.probs.detach()
-            gap = automatic_gap(torch.where(bit > 0, p[..., 1], p[..., 0]))
-            odds = odds.maximum(gap)
+            odds = odds.maximum(automatic_gap(torch.where(bit > 0, p[..., 1], p[..., 0])))
         else:
             odds = odds.clamp(min=self.gap)
         other = (-odds / self.temperature).sigmoid()

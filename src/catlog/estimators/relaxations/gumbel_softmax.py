@@ -7,13 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import (
-    check_choice,
-    check_flag,
-    check_randomness,
-    check_temperature,
-    check_uniforms,
-)
+from ...checks import check_choice, check_flag, check_randomness, check_temperature, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through

@@ -10,9 +10,9 @@ from ...checks import check_number
 from ...distributions.factors import Factors
 from ...estimator import Kind
 from ...sampling.draw import Draws
-from ..logit_gradients import finite_log_probs
+from ..logit_gradients import finite_log_probs, is_drawn
 from .reinmax import times_jacobian
-from .relaxation import MeanThroughDraws, is_drawn, weighted_log_odds
+from .relaxation import MeanThroughDraws, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)

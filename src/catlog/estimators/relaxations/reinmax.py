@@ -10,8 +10,8 @@ from ...checks import check_temperature
 from ...distributions.factors import Factors
 from ...estimator import Kind
 from ...sampling.draw import Draws
-from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, drawn_categories, is_drawn, weighted_log_odds
+from ..logit_gradients import finite_log_probs, is_drawn
+from .relaxation import MeanThroughDraws, drawn_categories, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)

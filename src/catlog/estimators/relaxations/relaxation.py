@@ -1,14 +1,14 @@
 """Relaxed points: the continuous draw behind a discrete one, and straight-through derivatives."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_choice, check_randomness
-from ...distributions.factors import Factors, factors, relaxable
+from ...distributions.factors import Factors, bits_only, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
 from ...sampling.draw import DRAWS, Draws, base_draws
@@ -79,11 +79,6 @@ def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
-def is_drawn(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch d k"]:
-    """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
-    return index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
-
-
 def drawn_categories(law: Factors, x: Tensor) -> Float[Tensor, "n *batch d k"]:
     """Return for points x of bits or one-hot vectors 1 for the categories drawn, else 0."""
     flat = law.flat(x).to(law.real)
@@ -127,6 +122,7 @@ class MeanThroughDraws(FromDraws):
     unbiased = False
     supports = RELAXABLE
     differentiates_f = True
+    for_categories: ClassVar[str] = ""  # a method of bits: what to use for categories
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,13 +140,11 @@ class MeanThroughDraws(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         check_randomness(self, x=x, noise=noise)
         law = factors(q, outputs=outputs, validate=self.validate)
-        self.check_kind(q, law)
+        if self.for_categories:
+            bits_only(q, law, type(self).__name__, self.for_categories)
+        relaxable(q, law, type(self).__name__)
         points = self.points(law, x=x, noise=noise, generator=generator)
         return mean_through(f, law, points)
-
-    def check_kind(self, q: Distribution, law: Factors) -> None:
-        """Raise unless q is of a kind that the estimator supports."""
-        relaxable(q, law, type(self).__name__)
 
     def points(
         self,

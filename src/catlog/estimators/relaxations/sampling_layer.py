@@ -1,7 +1,7 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
 from math import isnan
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical
 
 from ...checks import check_flag, check_generator, check_randomness
 from ...distributions.factors import Factors, factors
-from ...estimator import Kind, once
+from ...estimator import Estimator, Kind, once
 from ...sampling.gumbel import logistics
 from ...sampling.randomness import exponentials, rand
 from ...tracing import can_inspect, constant_result
@@ -18,23 +18,17 @@ from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
 
-@runtime_checkable
-class SlopeEstimator(Protocol):
+class SlopeEstimator(Estimator, Protocol):
     """An estimator whose gradient is a derivative of the draws: it can be used without f.
 
     ``points(law, ...)`` takes what `randomness` names and returns draws ``[n, *batch, *event]``.
     """
-
-    supports: ClassVar[frozenset[Kind]]
 
     @property
     def samples(self) -> int: ...
 
     @property
     def validate(self) -> bool: ...
-
-    @property
-    def randomness(self) -> tuple[str, ...]: ...
 
     def points(
         self, law: Factors, *, generator: torch.Generator | None = None

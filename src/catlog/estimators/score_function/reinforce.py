@@ -86,6 +86,9 @@ class MovingAverageBaseline(nn.Module):
     The current values enter only after b has been read, so the estimate stays unbiased. The state
     is saved in ``state_dict``.
 
+    Args:
+        decay: :math:`\gamma`, at least 0 and below 1.
+
     >>> baseline = MovingAverageBaseline(decay=0.5)
     >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
     [0.0, 4.0, 6.666666507720947]

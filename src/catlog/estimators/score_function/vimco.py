@@ -37,7 +37,7 @@ class VIMCO(FromDraws):
     f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it.
     Maximise the value.
 
-    Cost: ``samples`` evaluations. Needs: any f; at least two draws.
+    Cost: ``samples`` evaluations, and N^2 numbers. Needs: any f; at least two draws.
     Reference: Mnih and Rezende, "Variational inference for Monte Carlo objectives", 2016.
 
     Args:

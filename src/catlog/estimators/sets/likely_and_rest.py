@@ -89,22 +89,18 @@ def _rows(table: Tensor, row: Int64[Tensor, "m *batch"]) -> Tensor:
 
 @torch.no_grad()
 def remaining_probability(
-    law: Factors | Conditionals,
-    members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"] | None = None,
-    tree: PrefixTree | None = None,
+    law: Factors | Conditionals, members: Int64[Tensor, "m *batch d"], tree: PrefixTree
 ) -> Float[Tensor, "m *batch depths"]:
-    """Return the probability that a draw is no valid member (None: all), given that its first i
+    """Return the probability that a draw is no valid member of the tree, given that its first i
     variables are a member's.
 
     Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
     up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
-    gets no meaningful number. ``tree`` is the result of :func:`tree_of`, if it is known already.
+    gets no meaningful number.
     """
     q = structure(law)
     rows = distinct_rows(q, members)
-    probs = q.log_conditionals(rows, law.validate).exp()[..., _drawing_order(q), :]
-    return (tree or tree_of(law, members, valid)).remaining(probs)
+    return tree.remaining(q.log_conditionals(rows, law.validate).exp()[..., _drawing_order(q), :])
 
 
 def tree_of(
@@ -132,17 +128,16 @@ def probability_outside(
 def sample_outside(
     law: Factors | Conditionals,
     members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
-    r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
-    ancestral pass; return the draws, and which of them are members nevertheless.
+    r"""Draw from :math:`q(x) / (1 - q(S))` outside the set S of members, in one ancestral pass;
+    return the draws, and which of them are members nevertheless.
 
     Nothing is rejected: a category has its conditional probability times the share of it outside S.
     If no point is outside S, a member is drawn.
     """
-    tree = tree_of(law, members, valid)
-    return _sampled(law, tree, remaining_probability(law, members, valid, tree), u)
+    tree = tree_of(law, members)
+    return _sampled(law, tree, remaining_probability(law, members, tree), u)
 
 
 def _sampled(
@@ -186,7 +181,7 @@ def sum_and_sample(
     *,
     least: float = 0.0,
     generator: torch.Generator | None = None,
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "m_n *batch"], Int64[Tensor, "n *batch d"]]:
+) -> tuple[Float[Tensor, "*sizes"], Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
     Members are different points; an invalid one is any possible point and has weight 0. ``least``
@@ -195,7 +190,7 @@ def sum_and_sample(
     """
     m = len(members)
     tree = tree_of(law, members, valid)
-    by_depth = remaining_probability(law, members, valid, tree)
+    by_depth = remaining_probability(law, members, tree)
     remaining = probability_outside(by_depth, valid)
     if x is None:
         u = uniforms_for(law, samples, generator)
@@ -213,8 +208,7 @@ def sum_and_sample(
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
             f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index "
-            f"{bad} is. Give draws "
-            "from the rest of q, or no x."
+            f"{bad} is. Give draws from the rest of q, or no x."
         )
     weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)
     mass = mass * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
@@ -229,7 +223,6 @@ def sum_and_sample(
         baseline = summed + remaining * leave_one_out(fx)
     else:
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
-    change = (mass * (fm - baseline.mean(0))).sum(0) + (rest * (fx - baseline) * log_prob[m:]).sum(
-        0
-    )
-    return attach(mean, mean + change), values.detach(), drawn
+    summed_out = (mass * (fm - baseline.mean(0))).sum(0)
+    scored = (rest * (fx - baseline) * log_prob[m:]).sum(0)
+    return attach(mean, mean + summed_out + scored), values.detach(), drawn

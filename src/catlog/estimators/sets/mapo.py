@@ -113,18 +113,12 @@ class MAPO(FromDraws, nn.Module):
     @torch.no_grad()
     def _recall(self, law: Factors | Conditionals) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
         """Return the remembered points (a likely one for an impossible) and which are possible."""
-        check_count(
-            "MAPO",
-            "max_variables",
-            self.max_variables,
-            least=law.d,
-            hint=f"q has {law.d} variables.",
-        )
+        hint = f"q has {law.d} variables."
+        check_count("MAPO", "max_variables", self.max_variables, least=law.d, hint=hint)
         (memory,) = frozen(self, self.memory)
         stored, beyond = memory[:, : law.d], memory[:, law.d :]
-        fits = ((stored >= 0) & (stored < integers(law.cardinalities, stored.device))).all(-1) & (
-            beyond < 0
-        ).all(-1)
+        fits = ((stored >= 0) & (stored < integers(law.cardinalities, stored.device))).all(-1)
+        fits = fits & (beyond < 0).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
         best, _ = beam_search(law, 1)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
@@ -139,12 +133,8 @@ class MAPO(FromDraws, nn.Module):
         score = (values if self.maximise else -values).masked_fill(~values.isfinite(), -torch.inf)
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
         score = torch.cat([old, score[self.size :].flatten()])
-        pool = torch.cat(
-            [
-                self.memory,
-                pad(drawn.flatten(0, -2), (0, self.max_variables - drawn.shape[-1]), value=-1),
-            ]
-        )
+        padding = (0, self.max_variables - drawn.shape[-1])
+        pool = torch.cat([self.memory, pad(drawn.flatten(0, -2), padding, value=-1)])
         words = _words(pool[:, : drawn.shape[-1]], k)
         kept = []
         for _ in range(self.size):

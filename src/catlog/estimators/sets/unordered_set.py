@@ -80,7 +80,7 @@ class UnorderedSet(FromDraws):
             u = uniforms_for(law, self.samples, generator)
             index = categories(law, u[:1])
             for row in range(1, self.samples):
-                drawn, _ = sample_outside(law, index, None, u[row : row + 1])
+                drawn, _ = sample_outside(law, index, u[row : row + 1])
                 index = torch.cat([index, drawn])
         else:
             x = draws_for(self, law, x, generator)
@@ -95,8 +95,7 @@ class UnorderedSet(FromDraws):
             )
         fx = evaluate(f, law.point(index), law)
         score = law.log_prob(index)
-        remaining = remaining_probability(law, index, None, tree)
-        rest = probability_outside(remaining)
+        rest = probability_outside(remaining_probability(law, index, tree))
         first, second = _chances(torch.where(is_new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
