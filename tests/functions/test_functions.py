@@ -164,6 +164,44 @@ def test_one_variable(name, kind):
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
 
 
+@cases
+def test_vmap_of_tables_equals_a_loop(name, kind):
+    """The same draws for every row of logits."""
+    f, logits = build(name, kind)[0], normals(3, 4, 3)
+
+    def estimate(logits):
+        return IndeCateR(2)(f, LAWS[kind](logits))
+
+    rows = []
+    for row in logits:
+        torch.manual_seed(0)
+        rows.append(torch.func.grad(estimate)(row))
+    torch.manual_seed(0)
+    mapped = torch.func.vmap(torch.func.grad(estimate), randomness="same")(logits)
+    assert_same(mapped, torch.stack(rows))
+
+
+@pytest.mark.parametrize("d", [4, 200])  # by all units, and by those that are on
+def test_an_empty_batch_of_images(d):
+    net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
+    for chunk_size in (None, 10):
+        f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(0, 7)), chunk_size=chunk_size)
+        q = Independent(Bernoulli(logits=torch.zeros(0, d, requires_grad=True)), 1)
+        assert IndeCateR(2)(f, q).shape == (0,)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([2.0, -1.0, 0.5])])
+@batches
+def test_a_function_of_a_sum_with_outputs(weights, batch):
+    f = OfSum(lambda s: torch.stack([wave(s), (s > 2).double(), s.double()], -1), 3, weights)
+    logits = normals(*batch, 3, 3).requires_grad_()
+    by_table, by_evaluation = (
+        IndeCateR(2)(g, LAWS["index"](logits), outputs=1, generator=seeded())
+        for g in (f, by_calls(f))
+    )
+    assert_same_estimates(by_table, by_evaluation, logits, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("name", "kind"), [c for c in CASES if c[1] in ("index", "one-hot")])
 def test_one_category(name, kind):
     f = functions((), 3, 1, kind == "one-hot")[name]()
@@ -431,9 +469,15 @@ BAD_ARGUMENTS = {
     r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)": lambda: OfSum(
         wave, 5, one_hot=True
     )(points_of(3, 4, one_hot=True)),
-    "OfSum: `categories` must be the number .* it is 2, and x holds 4": lambda: OfSum(
-        wave, 2
-    ).neighbours(points_of(3, 5)),
+    "OfSum: x must hold categories below 2, .* it holds 4": lambda: OfSum(wave, 2).neighbours(
+        points_of(3, 5)
+    ),
+    "DigitsOfSum: x must hold categories below 2, .* it holds 4": lambda: DigitsOfSum(
+        torch.zeros(3, dtype=torch.int64), base=2
+    )(points_of(4, 5)),
+    "FirstLayerLinear: `event_dims` must be at least 1, but 0": lambda: FirstLayerLinear(
+        network(3), event_dims=0
+    ),
 }
 
 

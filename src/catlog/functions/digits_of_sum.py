@@ -8,7 +8,14 @@ from torch.distributions import Distribution
 from ..checks import check_count, check_is_tensor
 from ..tracing import full_precision
 from .convolution import by_products
-from .tables import Variables, check_batch, check_own, padded_probs, register_tensors
+from .tables import (
+    Variables,
+    check_batch,
+    check_categories,
+    check_own,
+    padded_probs,
+    register_tensors,
+)
 
 
 class DigitsOfSum(nn.Module):
@@ -67,6 +74,7 @@ class DigitsOfSum(nn.Module):
     def _pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return digits ``[..., 2, N]`` and their sums ``[..., N]``, least significant first."""
         index = x.argmax(-1) if self.one_hot else x.long()
+        check_categories(self, index, self.base)
         places = self.target.shape[-1] - 1
         if index.shape[-1] != 2 * places:
             raise ValueError(
@@ -151,7 +159,7 @@ class DigitsOfSum(nn.Module):
         chance = torch.stack(carry, -1)  # that a carry comes into each place
         # The digit t without a carry comes from sums of t and t + k, and with one from one less.
         by_digit = total[..., :k] + nn.functional.pad(total[..., k:], (0, 1))
-        target = self.target.flip(-1)
+        target = self.target.long().flip(-1)
         lead = torch.broadcast_shapes(by_digit.shape[:-1], target[..., :-1].shape)
         by_digit = by_digit.expand(*lead, k)
         wanted = target[..., :-1].expand(lead).unsqueeze(-1) % k
