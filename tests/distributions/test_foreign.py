@@ -201,6 +201,9 @@ def test_bad_conversions() -> None:
             catlog.register_distribution(kind, lambda q: q)
     with pytest.raises(TypeError, match="`convert` must be a function of q"):
         catlog.register_distribution(Coin, 3)
+    for kind in (Bernoulli, MarkovChain):
+        with pytest.raises(ValueError, match=f"they take {kind.__name__} as it is"):
+            catlog.register_distribution(kind, lambda q: q)
     catlog.register_distribution(Coin, lambda q: q.logits)
     with pytest.raises(TypeError, match=r"`convert` of Coin must return a distribution, .* Tensor"):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
@@ -275,6 +278,11 @@ def test_bad_mixtures_and_points() -> None:
         catlog.RLOO(2)(lambda x: x, q)
     with pytest.raises(TypeError, match=r"a torch\.distributions\.MixtureSameFamily is needed"):
         component_first(Bernoulli(torch.ones(2)))
+    chains = MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=2)
+    with pytest.raises(TypeError, match=r"must have independent .* those of MarkovChain"):
+        catlog.RLOO(2)(lambda x: x, MixtureSameFamily(Categorical(torch.ones(2)), chains))
+    with pytest.raises(ValueError, match=r"Independent\(MarkovChain, 2\) has \(0, 2\) copies"):
+        catlog.RLOO(2)(lambda x: x, Independent(chains.expand([0, 2]), 2))
     with pytest.raises(TypeError, match="variables of MixtureOfProducts depend on each other"):
         catlog.IndeCateR(1)(lambda x: x, bits(normals(8)))
     counts = Multinomial(2, logits=normals(2))

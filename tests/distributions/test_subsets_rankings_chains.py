@@ -291,7 +291,8 @@ def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
         "PlackettLuce": lambda: catlog.PlackettLuce(theta[..., 0, :], 2),
         "LinearChainCRF": lambda: catlog.LinearChainCRF(theta, theta),
     }[name]()
-    assert q.sample((4,)).shape[:-1] == (4, *batch)
+    assert q.log_prob(q.sample((4,))).shape == (4, *batch)
+    assert q.entropy().shape == q.marginals().shape[:-2] == batch
     for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.LEG(1)):
         value = E(lambda x: x.float().sum(-1), q)
         assert value.shape == batch
@@ -501,6 +502,7 @@ BAD = {
         catlog.Subset(zeros(3), 1),
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
+    "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
     "LinearChainCRF": lambda: catlog.SIMPLE()(
         lambda x: x.sum(-1), catlog.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),

@@ -16,7 +16,14 @@ from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
 from .causal import changed_later, check_causal, check_steps, rounding
 from .network_checks import check_f, check_network
-from .ordered import Ordered, Points, Previous, check_logits
+from .ordered import (
+    Ordered,
+    Points,
+    Previous,
+    as_batch_shape,
+    check_logits,
+    dtype_and_device,
+)
 
 
 class Autoregressive(Ordered):
@@ -82,7 +89,7 @@ class Autoregressive(Ordered):
         *,
         end: int | None = None,
         temperature: float | Tensor = 1.0,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -98,6 +105,7 @@ class Autoregressive(Ordered):
                 "Autoregressive: `network` must be a function network(x, i), or have all_logits or "
                 f"start and step, but {type(network).__name__} was given."
             )
+        cardinalities = tuple(cardinalities)
         for size in cardinalities:
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
@@ -111,20 +119,19 @@ class Autoregressive(Ordered):
             check_count("Autoregressive", "end", end, least=0, most=most, hint=hint)
         if batch_shape is None:
             batch_shape = getattr(network, "batch_shape", ())
-        _check_temperature(temperature, torch.Size(batch_shape))
+        batch = as_batch_shape("Autoregressive", batch_shape)
+        _check_temperature(temperature, batch)
         owner = _model(network)
         parameters = list(owner.parameters()) if _is_module(owner) else []
         self.network = network
-        self.cardinalities = tuple(cardinalities)
+        self.cardinalities = cardinalities
         self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
         self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
-        self.real = dtype or (parameters[0].dtype if parameters else torch.get_default_dtype())
-        self.device = device or (parameters[0].device if parameters else torch.device("cpu"))
+        self.real, self.device = dtype_and_device(dtype, device, parameters)
         self.incremental = steps
         self.end = end
         self.temperature = temperature
-        event_shape = torch.Size([len(self.cardinalities)])
-        super().__init__(torch.Size(batch_shape), event_shape, validate_args=validate_args)
+        super().__init__(batch, torch.Size([len(cardinalities)]), validate_args=validate_args)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)

@@ -50,6 +50,11 @@ def register_distribution(type: "type[Distribution] | str", convert: Convert) ->
             "register_distribution: `type` must be a subclass of torch.distributions.Distribution "
             f"or its full name, as 'package.module.Class', but {type!r} was given."
         )
+    if isclass(type) and (type in KNOWN or issubclass(type, Ordered)):
+        raise ValueError(
+            "register_distribution: `type` must be one that estimators do not know yet, but they "
+            f"take {type.__name__} as it is. Register a subclass of Distribution instead."
+        )
     if not callable(convert):
         raise TypeError(
             "register_distribution: `convert` must be a function of q that returns a distribution, "

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..checks import broadcasts, check_count, check_is_tensor
-from .ordered import Ordered, widened
+from .ordered import Ordered, entropy_of, widened
 
 
 class MarkovChain(Ordered):
@@ -110,22 +110,17 @@ class MarkovChain(Ordered):
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
-
-        def probs_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
-            log_probs = logits.log_softmax(-1)
-            probs = log_probs.exp()
-            return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
-
-        marginal, entropy = probs_and_entropy(self.initial)
-        terms = [entropy]
+        log_probs = self.initial.log_softmax(-1)
+        marginal, terms = log_probs.exp(), [entropy_of(log_probs, -1)]
         for t in range(self.length):
             if t > 0:
-                step, entropy = probs_and_entropy(self._table(t))
-                terms.append((marginal * entropy).sum(-1))
+                log_probs = self._table(t).log_softmax(-1)
+                terms.append((marginal * entropy_of(log_probs, -1)).sum(-1))
                 # Not a matrix product, which autocast would compute in fewer bits.
-                marginal = (marginal.unsqueeze(-1) * step).sum(-2)
+                marginal = (marginal.unsqueeze(-1) * log_probs.exp()).sum(-2)
             if self.emission is not None:
-                terms.append((marginal * probs_and_entropy(self.emission)[1]).sum(-1))
+                by_state = entropy_of(self.emission.log_softmax(-1), -1)
+                terms.append((marginal * by_state).sum(-1))
         # At once: a running sum of thousands of equal terms rounds the same way at every step.
         return torch.stack([term.expand(self.batch_shape) for term in terms]).sum(0)
 

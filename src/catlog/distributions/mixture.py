@@ -9,7 +9,7 @@ from torch.distributions import MixtureSameFamily
 
 from .bayesian_network import BayesianNetwork, Node
 from .factors import Factors, factors
-from .foreign import register_distribution
+from .foreign import converted, register_distribution
 from .ordered import Ordered
 from .point_form import PointForm
 
@@ -129,7 +129,14 @@ def _components(mixture: Any) -> Factors:
             "mixture: a torch.distributions.MixtureSameFamily is needed, but "
             f"{type(mixture).__name__} was given."
         )
-    return factors(mixture.component_distribution, validate=False)
+    components = mixture.component_distribution
+    if isinstance(converted(components), Ordered):
+        raise TypeError(
+            "mixture: its components must have independent variables, but those of "
+            f"{type(components).__name__} depend on each other. Use a catlog.BayesianNetwork whose "
+            "first node is the component."
+        )
+    return factors(components, validate=False)
 
 
 register_distribution(MixtureSameFamily, MixtureOfProducts)

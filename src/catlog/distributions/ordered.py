@@ -6,6 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -158,7 +159,7 @@ class Ordered(Distribution):
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
+        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
@@ -203,8 +204,7 @@ class Ordered(Distribution):
         mean of ``-q.log_prob(x)`` over draws x has the right value, but a gradient that is zero in
         expectation.)
         """
-        log_prob = self.log_prob(self.enumerate_support())
-        return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
+        return entropy_of(self.log_prob(self.enumerate_support()), 0)
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return q(x_i = k) for every i and k, by enumeration."""
@@ -242,6 +242,26 @@ def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
 
 
+def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
+    """Return the shape of a batch, or raise if a single size was given."""
+    if isinstance(batch_shape, int):
+        raise TypeError(
+            f"{owner}: `batch_shape` must be a tuple of sizes, but {batch_shape} was given. Pass "
+            f"({batch_shape},)."
+        )
+    return torch.Size(batch_shape)
+
+
+def dtype_and_device(
+    dtype: torch.dtype | None, device: torch.device | str | None, tensors: Sequence[Tensor]
+) -> tuple[torch.dtype, torch.device]:
+    """Return what is given, else those of the first tensor, else torch's defaults."""
+    first = tensors[0] if tensors else torch.empty(0)
+    if isinstance(device, str):
+        device = torch.device(device)
+    return dtype or first.dtype, device or first.device
+
+
 def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
@@ -250,6 +270,12 @@ def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
             f"q: the conditional of variable {variable} must return logits of shape "
             f"{tuple(expected)}, but it returned {returned}."
         )
+
+
+def entropy_of(log_probs: Tensor, dim: int) -> Tensor:
+    """Return the entropy along a dimension; impossible categories get no gradient."""
+    probs = log_probs.exp()
+    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(dim)
 
 
 class IndependentBlocks(Ordered):

@@ -101,10 +101,10 @@ class PlackettLuce(Ordered):
         return (ranked - remaining).sum(-1).masked_fill(~is_possible, -torch.inf)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        if inside_functorch():
+            return super().sample(sample_shape)
         shape = self._extended_shape(torch.Size(sample_shape))
-        with torch.no_grad():
-            scores = self.scores.expand(shape[:-1] + self.scores.shape[-1:])
-            return gumbel_top_k(scores, self.k)
+        return gumbel_top_k(self.scores.expand(shape[:-1] + self.scores.shape[-1:]), self.k)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         if inside_functorch():
@@ -154,6 +154,7 @@ def gumbel_top_k(
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])
     """
+    check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
     # In float64, where neither large scores nor many items make ties.
     dtype = torch.float32 if scores.device.type == "mps" else torch.float64
     exponential = torch.empty(scores.shape, dtype=dtype, device=scores.device)
