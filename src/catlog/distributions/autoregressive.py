@@ -150,8 +150,8 @@ class Autoregressive(Ordered):
         """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
 
         It checks the shapes and leading dimensions of logits and states; that logits depend only on
-        earlier variables and on their own row; that ``step``, ``all_logits`` and ``network(x, i)``
-        are the same function; and, with ``end``, that shorter sequences are accepted and that
+        earlier variables and on their own row; that ``step`` and ``all_logits`` are the same
+        function; and, with ``end``, that shorter sequences are accepted and that
         ``context_in_state`` is right. f must return one value per point, which must not depend on
         the other points.
 

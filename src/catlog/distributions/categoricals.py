@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from ..checks import check_is_tensor
 from .integers import integers
-from .ordered import entropy_of, widened
+from .ordered import Ordered, entropy_of, widened
 
 
 class Categoricals(Distribution):
@@ -33,6 +33,8 @@ class Categoricals(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_enumerate_support = False
+    support = Ordered.support
+    __repr__ = Ordered.__repr__
 
     def __init__(
         self,
@@ -94,15 +96,6 @@ class Categoricals(Distribution):
     @property
     def probs(self) -> Tensor:
         return self.logits.softmax(-1)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        most = max(self.cardinalities) - 1
-        return constraints.independent(constraints.integer_interval(0, most), 1)
-
-    def __repr__(self) -> str:
-        sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
-        return f"{type(self).__name__}({sizes})"
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
         new = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]

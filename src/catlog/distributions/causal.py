@@ -53,7 +53,7 @@ def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float, cuts: 
 
 
 def check_steps(
-    stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 *batch d k"], eps: float
+    stepped: Float[Tensor, "rows *batch d k"], known: Float[Tensor, "rows *batch d k"], eps: float
 ) -> None:
     """Raise if ``step`` and ``all_logits`` differ by more than rounding in another order."""
     if (i := differing_variable(stepped, known, eps ** (1 / 2))) is not None:
@@ -61,7 +61,8 @@ def check_steps(
         raise ValueError(
             f"q: step and all_logits of the network disagree on variable {i} at the same point, by "
             f"{difference:.2g} in a probability. Draws use step and gradients use all_logits, so "
-            f"both must be the same function. {NOT_DETERMINISTIC}"
+            "both must be the same function: look for positions shifted by one, a cache that "
+            f"misses an entry, or a mask that only one of them applies. {NOT_DETERMINISTIC}"
         )
 
 

@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
 from .bayesian_network import BayesianNetwork, Node
+from .bit_counts import IMPOSSIBLE
 from .factors import Factors, factors
 from .foreign import converted, register_distribution
 from .ordered import Ordered
 from .point_form import PointForm
-
-IMPOSSIBLE = -1e30  # as a log-probability; a sum of 10^8 of them is finite in float32
 
 
 class MixtureOfProducts(Ordered):

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .causal import changed_later, check_causal, differing_variable, rounding
+from .causal import changed_later, check_causal, check_steps, differing_variable, rounding
 from .ordered import Ordered
 
 if TYPE_CHECKING:
@@ -45,16 +45,8 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
         cuts = sorted({*range(0, len(sizes), -(-len(sizes) // MOST_CUTS)), len(sizes) - 1})
         points = changed_later(x[:1], q.cardinalities, cuts)
         check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
-    (first, log_probs), *other_forms = known.items()
-    for name, again in other_forms:
-        if (i := differing_variable(again, log_probs, eps ** (1 / 2))) is not None:
-            difference = (again.exp() - log_probs.exp()).abs()[..., i, :].max().item()
-            raise ValueError(
-                f"q: {name} and {first} of the network disagree on variable {i} at the same point, "
-                f"by {difference:.2g} in a probability. Draws use one and gradients use the other, "
-                "so both must be the same function: look for positions shifted by one, a cache "
-                "that misses an entry, or a mask that only one of them applies."
-            )
+    if len(known) == 2:
+        check_steps(known["step"], known["all_logits"], eps)
     if hasattr(q.network, "check"):
         q.network.check(eps)
     return x
