@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, zeros
 from torch.distributions import Distribution, Independent
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog.distributions import Ordered, gumbel_top_k
@@ -23,6 +22,7 @@ from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from chi_square import p_value, tally
 from gradients import assert_same
+from operations import Operations
 from samplers import independent_draws
 from structured_cases import ALL_CASES
 
@@ -244,18 +244,10 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
     if copies:
         q = Independent(q, 1)
     law = view(q, outputs=outputs)
-    operations = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal operations
-            operations += 1
-            return function(*args, **(kwargs or {}))
-
     before = torch.get_rng_state()
-    with Watch():
+    with Operations() as operations:
         x = draw(law, 4, generator=torch.Generator().manual_seed(0))
-    assert operations < 50
+    assert operations.count < 50
     assert torch.equal(torch.get_rng_state(), before)
     assert x.shape == (4, *law.batch_shape, *law.event_shape)
     assert torch.equal(x.sort(-1).values, torch.arange(200).expand(x.shape))
@@ -267,19 +259,10 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
 def test_long_rankings_need_no_table() -> None:
     """The conditionals of one ranking of d items are d^2 numbers."""
     q = catlog.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
-    x, largest = q.sample((20,)), 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            result = function(*args, **(kwargs or {}))
-            for value in result if isinstance(result, tuple) else [result]:
-                largest = max(largest, value.numel() if isinstance(value, Tensor) else 0)
-            return result
-
-    with Watch():
+    x = q.sample((20,))
+    with Operations() as operations:
         q.log_prob(x).sum().backward()
-    assert largest <= 20 * 51
+    assert operations.largest <= 20 * 51
 
 
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Bernoulli, Independent
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from catlog import Categoricals, GumbelSoftmax, IndeCateR
@@ -27,6 +26,7 @@ from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
 from gradients import assert_same as assert_same_estimates
 from laws import KINDS
+from operations import Operations
 
 LAWS = KINDS | {
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :])
@@ -112,23 +112,16 @@ def assert_same(actual, expected):
 @cases
 @batches
 def test_table_equals_brute_force(name, kind, batch):
+    """The tables of all variables, and of chosen ones."""
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3)
-    expected = differences(by_calls(f), x, f(x), law)
-    assert_same(differences(f, x, f(x), law), expected)
-    possible = law.possible.expand(expected.shape)
-    assert_same(f.neighbours(x)[possible], (expected + f(x)[..., None, None])[possible])
-
-
-@cases
-@batches
-def test_table_of_chosen_variables(name, kind, batch):
-    f, _, law = build(name, kind, batch)
-    x = some_draws(law, 3)
+    whole = differences(by_calls(f), x, f(x), law)
+    assert_same(differences(f, x, f(x), law), whole)
+    possible = law.possible.expand(whole.shape)
+    assert_same(f.neighbours(x)[possible], (whole + f(x)[..., None, None])[possible])
     chosen = normals(3, *batch, law.d).argsort(-1)[..., :2]
     expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
     assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
-    whole = differences(by_calls(f), x, f(x), law)
     assert_same(expected, whole.gather(-2, chosen[..., None].expand(expected.shape)))
 
 
@@ -280,29 +273,18 @@ def flops(f, q, x):
     return counter.get_total_flops()
 
 
-class Work(TorchDispatchMode):
-    """Counts the numbers that operations write."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        self.numbers += out.numel() if isinstance(out, torch.Tensor) else 0
-        return out
-
-
 @pytest.mark.parametrize("kind", ["bits", "index", "one-hot"])
 def test_additive_work_is_linear_in_the_variables(kind):
     table_work, brute_work = [], []
     for d in (50, 100):
         f, _, law = build("additive", kind, d=d)
         x = some_draws(law, 1)
-        with Work() as counter:
+        with Operations() as operations:
             f.neighbours(x)
-        table_work.append(counter.numbers)
-        with Work() as counter:
+        table_work.append(operations.numbers)
+        with Operations() as operations:
             differences(by_calls(f), x, f(x), law)
-        brute_work.append(counter.numbers)
+        brute_work.append(operations.numbers)
     assert table_work[1] < 2 * table_work[0]
     assert brute_work[1] > 3.5 * brute_work[0]
     assert brute_work[1] > 50 * table_work[1]

@@ -219,15 +219,19 @@ def test_logarithm_with_weights(weights):
 
 @pytest.mark.parametrize("name", ["additive", "of sum"])
 def test_exact_lists_points_where_the_mean_is_not_known(name):
-    """Variables of a mixture, and counts, depend on each other."""
+    """Variables of a mixture or a chain, and counts, depend on each other."""
     f = {"additive": Additive(normals(3, 4)), "of sum": OfSum(wave, categories=4)}[name]
     components = integers(normals(2, 3, 4))
-    distributions = [MixtureSameFamily(Categorical(logits=normals(2)), components)]
+    distributions = [
+        MixtureSameFamily(Categorical(logits=normals(2)), components),
+        MarkovChain(normals(4), normals(4, 4, seed=1), length=3),
+    ]
     if name == "of sum":
         distributions.append(Multinomial(3, logits=normals(3)))
+    message = f"{type(f).__name__}: its mean is known for independent .* depend on each other"
     for q in distributions:
         assert_close(Exact()(f, q), Exact()(lambda x: f(x), q))
-        with pytest.raises(NotImplementedError, match="depend on each other"):
+        with pytest.raises(NotImplementedError, match=message):
             f.expectation(q)
 
 
@@ -270,14 +274,6 @@ def test_values_of_g_at_impossible_sums_do_not_matter():
     assert_same(log_mean, mean.log(), logits, rtol=1e-5, atol=1e-6)
     value = log_expectation(Exact(), OfSum(lambda total: total * torch.nan, 3), q)
     assert value.isnan()  # no logarithm of a small number
-
-
-def test_dependent_variables_are_enumerated():
-    q = MarkovChain(torch.zeros(3), normals(3, 3).float(), 4)
-    f = Additive(torch.arange(12.0).view(4, 3))
-    with pytest.raises(NotImplementedError, match="Additive: its mean is known for independent"):
-        f.expectation(q)
-    assert_close(Exact()(f, q), Exact()(lambda x: f(x), q))
 
 
 @pytest.mark.parametrize(

@@ -159,15 +159,14 @@ class DigitsOfSum(nn.Module):
         chance = torch.stack(carry, -1)  # that a carry comes into each place
         # The digit t without a carry comes from sums of t and t + k, and with one from one less.
         by_digit = total[..., :k] + nn.functional.pad(total[..., k:], (0, 1))
+        # The last place has no digits, so that their sum is 0.
+        no_digits = nn.functional.pad(torch.ones_like(by_digit[..., :1, :1]), (0, k - 1))
+        by_digit = torch.cat([by_digit, no_digits], -2)
         target = self.target.long().flip(-1)
-        lead = torch.broadcast_shapes(by_digit.shape[:-1], target[..., :-1].shape)
+        lead = torch.broadcast_shapes(by_digit.shape[:-1], target.shape)
         by_digit = by_digit.expand(*lead, k)
-        wanted = target[..., :-1].expand(lead).unsqueeze(-1) % k
+        wanted = target.expand(lead).unsqueeze(-1) % k
         without = by_digit.gather(-1, wanted).squeeze(-1)
         with_carry = by_digit.gather(-1, (wanted - 1) % k).squeeze(-1)
-        right = without + (with_carry - without) * chance[..., :-1]
-        right = torch.where((target[..., :-1] >= 0) & (target[..., :-1] < k), right, 0.0)
-        is_one = (target[..., -1] == 1).to(right.dtype)
-        is_zero = (target[..., -1] == 0).to(right.dtype)
-        last = is_zero + (is_one - is_zero) * chance[..., -1]
-        return torch.cat([right, last.unsqueeze(-1)], -1).flip(-1)
+        right = without + (with_carry - without) * chance
+        return torch.where((target >= 0) & (target < k), right, 0.0).flip(-1)
