@@ -122,7 +122,9 @@ def test_table_equals_brute_force(name, kind, batch):
     chosen = normals(3, *batch, law.d).argsort(-1)[..., :2]
     expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
     assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
-    assert_same(expected, whole.gather(-2, chosen[..., None].expand(expected.shape)))
+    rows = chosen[..., None].expand(expected.shape)
+    assert_same(expected, whole.gather(-2, rows))
+    assert_same(f.neighbours(x, chosen), f.neighbours(x).gather(-2, rows))
 
 
 @cases

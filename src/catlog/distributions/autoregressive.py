@@ -125,8 +125,6 @@ class Autoregressive(Ordered):
         parameters = list(owner.parameters()) if _is_module(owner) else []
         self.network = network
         self.cardinalities = cardinalities
-        self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
-        self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
         self.real, self.device = dtype_and_device(dtype, device, parameters)
         self.incremental = steps
         self.end = end

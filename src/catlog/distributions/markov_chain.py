@@ -100,25 +100,22 @@ class MarkovChain(Ordered):
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
-        log_probs = self.initial.log_softmax(-1)
-        marginal, terms = log_probs.exp(), [entropy_of(log_probs, -1)]
-        for t in range(self.length):
-            if t > 0:
-                log_probs = self._table(t).log_softmax(-1)
-                terms.append((marginal * entropy_of(log_probs, -1)).sum(-1))
-                # Not a matrix product, which autocast would compute in fewer bits.
-                marginal = (marginal.unsqueeze(-1) * log_probs.exp()).sum(-2)
-            if self.emission is not None:
-                by_state = entropy_of(self.emission.log_softmax(-1), -1)
-                terms.append((marginal * by_state).sum(-1))
-        # At once: a running sum of thousands of equal terms rounds the same way at every step.
-        return torch.stack([term.expand(self.batch_shape) for term in terms]).sum(0)
+        states = self.marginals()[..., : self.length, : self.initial.shape[-1]]
+        of_steps = entropy_of(self.transition.log_softmax(-1), -1)
+        of_steps = of_steps.unsqueeze(-2) if self.shared else of_steps
+        entropy = entropy_of(self.initial.log_softmax(-1), -1)
+        entropy = entropy + (states[..., :-1, :] * of_steps).sum((-1, -2))
+        if self.emission is None:
+            return entropy
+        of_observations = entropy_of(self.emission.log_softmax(-1), -1).unsqueeze(-2)
+        return entropy + (states * of_observations).sum((-1, -2))
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return the exact probabilities of every state, and of every observation, at each time."""
         marginal = self.initial.softmax(-1)
         states = [marginal]
         for t in range(1, self.length):
+            # Not a matrix product, which autocast would compute in fewer bits.
             marginal = (marginal.unsqueeze(-1) * self._table(t).softmax(-1)).sum(-2)
             states.append(marginal)
         parts = [torch.stack([state.expand_as(marginal) for state in states], -2)]

@@ -49,8 +49,6 @@ class MixtureOfProducts(Ordered):
         self.log_probs = _finite(law.log_probs)
         self.log_weights = _finite(_log_weights(mixture).to(law.real))
         self.cardinalities = law.cardinalities
-        self.blocks = tuple((i,) for i in range(law.d))
-        self.ancestors = tuple(range(i) for i in range(law.d))
         self.real = law.real
         self.device = law.device
         self.form = PointForm(law.kind, law.event_shape, law.dtype)

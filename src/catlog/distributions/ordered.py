@@ -37,10 +37,11 @@ class Ordered(Distribution):
 
     A subclass sets
 
-    - ``blocks``: the variables of each block, in the order in which they are drawn;
     - ``cardinalities``: the number of categories of each variable;
-    - ``ancestors``: for each block, the variables that its conditionals depend on, directly or
-      through others;
+    - ``blocks``: the variables of each block, in the order in which they are drawn, if they are not
+      drawn one by one in the order of the event;
+    - ``ancestors``, with ``blocks``: for each block, the variables that its conditionals depend on,
+      directly or through others;
     - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where
       ``real`` is narrower;
     - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
@@ -56,8 +57,8 @@ class Ordered(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_enumerate_support = True
-    blocks: tuple[tuple[int, ...], ...]
     cardinalities: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...] = ()
     ancestors: tuple[frozenset[int] | range, ...]
     real: torch.dtype
     device: torch.device
@@ -65,6 +66,18 @@ class Ordered(Distribution):
     incremental: bool = False
     end: int | None = None
     form: PointForm | None = None
+
+    def __init__(
+        self,
+        batch_shape: torch.Size,
+        event_shape: torch.Size,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not self.blocks:
+            d = len(self.cardinalities)
+            self.blocks = tuple((i,) for i in range(d))
+            self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
+        super().__init__(batch_shape, event_shape, validate_args=validate_args)
 
     def __repr__(self) -> str:
         sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"

@@ -69,8 +69,6 @@ class PlackettLuce(Ordered):
         self.scores = scores.masked_fill(~is_item, -torch.inf)
         self.k = k
         self.cardinalities = (d,) * k
-        self.blocks = tuple((j,) for j in range(k))
-        self.ancestors = tuple(range(j) for j in range(k))
         self.real = scores.dtype
         self.device = scores.device
         super().__init__(batch, torch.Size([k]), validate_args=validate_args)

@@ -90,8 +90,6 @@ class Subset(Ordered):
         self.log_off = logsigmoid(-shifted).masked_fill(~is_item, 0.0).movedim(-1, 0)
         self.counts, self.totals = suffix_counts(self.log_on, self.log_off, _most(k, d) + 1)
         self.cardinalities = (2,) * d
-        self.blocks = tuple((i,) for i in range(d))
-        self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
         self.real = logits.dtype
         self.device = logits.device
         super().__init__(batch, torch.Size([d]), validate_args=validate_args)
