@@ -101,6 +101,8 @@ def test_log_prob(case: StructuredCase) -> None:
     for log_prob in (wanted, everywhere, law.q.log_prob(listed)):
         close(log_prob.exp().sum(), torch.ones(()).double())
     close(gradients(log_probs, theta), gradients(wanted, theta))
+    # Impossible points beside possible ones do no harm.
+    close(gradient(everywhere.exp().sum(), theta), torch.zeros_like(theta))
 
 
 @each_case

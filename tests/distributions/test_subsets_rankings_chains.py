@@ -13,7 +13,7 @@ from torch import Tensor, zeros
 from torch.distributions import Distribution, Independent
 
 import catlog
-from catlog.distributions import Ordered, gumbel_top_k
+from catlog.distributions import gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.distributions.conditionals import view
@@ -184,30 +184,6 @@ def test_k_and_mask_per_batch_element() -> None:
             close(got, wanted)
             weight = normals(wanted.numel(), seed=1).view_as(wanted)
             assert_same(weight * got, weight * wanted, logits, rtol=1e-13, atol=1e-12)
-
-
-@pytest.mark.parametrize("k", [1, 3, 6])
-def test_rankings_have_the_product_of_their_conditionals(k: int) -> None:
-    """In one pass over the items, with the same gradients; padding and repeats are impossible."""
-    scores = normals(5, 6).requires_grad_()
-    mask = torch.ones(5, 6, dtype=torch.bool)
-    mask[1, 2] = k == 6  # with a masked item at most five can be ranked
-    q = catlog.PlackettLuce(scores, k, mask)
-    x = q.sample((40,))
-    if k > 1:
-        x[0, 0, 1] = x[0, 0, 0]
-    if k < 6:
-        x[1, 1, 0] = 2
-    log_probs = q.log_prob_of_rows(x)
-    wanted = Ordered.log_prob_of_rows(q, x)
-    assert int(log_probs.isneginf().sum()) == (k > 1) + (k < 6)
-    torch.testing.assert_close(log_probs, wanted, rtol=1e-12, atol=1e-12)
-    weight = torch.where(log_probs.isneginf(), 0.0, normals(40, 5, seed=1))
-    gradients = [
-        torch.autograd.grad((weight * value.clamp(min=-1e9)).sum(), scores, retain_graph=True)[0]
-        for value in (log_probs, wanted)
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])

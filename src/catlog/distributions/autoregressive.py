@@ -14,8 +14,14 @@ from torch.utils._pytree import tree_map
 from ..checks import broadcasts, check_count
 from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
-from .causal import changed_later, check_causal, check_steps, rounding
-from .network_checks import check_f, check_network
+from .network_checks import (
+    changed_later,
+    check_causal,
+    check_f,
+    check_network,
+    check_steps,
+    rounding,
+)
 from .ordered import (
     Ordered,
     Points,

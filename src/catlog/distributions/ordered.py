@@ -68,10 +68,7 @@ class Ordered(Distribution):
     form: PointForm | None = None
 
     def __init__(
-        self,
-        batch_shape: torch.Size,
-        event_shape: torch.Size,
-        validate_args: bool | None = None,
+        self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
     ) -> None:
         if not self.blocks:
             d = len(self.cardinalities)
