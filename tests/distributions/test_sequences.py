@@ -14,9 +14,14 @@ from catlog import Autoregressive
 from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f
+from catlog.testing.cases import normals
 from gradients import assert_same
 
 K, D, END = 3, 4, 1
+
+
+def parameter(seed: int, *shape: int) -> nn.Parameter:
+    return nn.Parameter(normals(*shape, seed=seed))
 
 
 class Recurrent(nn.Module):
@@ -24,14 +29,9 @@ class Recurrent(nn.Module):
 
     def __init__(self, contexts: int = 0, k: int = K) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(0)
-
-        def normals(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
-
         self.k = k
-        self.token, self.hidden = normals(k, 5), normals(5, 5)
-        self.out, self.context = normals(5, k), normals(contexts, 5) if contexts else None
+        self.token, self.hidden = parameter(0, k, 5), parameter(1, 5, 5)
+        self.out, self.context = parameter(2, 5, k), parameter(3, contexts, 5) if contexts else None
         self.rows: list[int] = []
 
     def start(self, lead: torch.Size) -> Tensor:
@@ -68,13 +68,7 @@ class Form:
         return self.model(x, i)
 
 
-FORMS = {
-    "network(x, i)": (),
-    "all_logits": ("all_logits",),
-    "step": ("start", "step"),
-    "step and all_logits": ("start", "step", "all_logits"),
-}
-each_form = pytest.mark.parametrize("names", FORMS.values(), ids=FORMS.keys())
+FORMS = [(), ("all_logits",), ("start", "step"), ("start", "step", "all_logits")]
 
 
 def test_lengths() -> None:
@@ -138,13 +132,8 @@ class Attention(nn.Module):
 
     def __init__(self, k: int = K, width: int = 4, mistake: str = "") -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(3)
-
-        def normals(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
-
-        self.token, self.place = normals(k, width), normals(12, width)
-        self.project, self.out = normals(width, 3 * width), normals(width, k)
+        self.token, self.place = parameter(4, k, width), parameter(5, 12, width)
+        self.project, self.out = parameter(6, width, 3 * width), parameter(7, width, k)
         self.mistake = mistake
         self.read: list[int] = []
 
@@ -370,7 +359,7 @@ def test_check_names_the_mistake(mistake: str) -> None:
             Autoregressive(form, [K] * D, (2,), end=END).check()
 
 
-@each_form
+@pytest.mark.parametrize("names", FORMS)
 @pytest.mark.parametrize("end", [None, END])
 @pytest.mark.parametrize("contexts", [0, 2])
 def test_check_passes_sound_networks(
@@ -422,7 +411,7 @@ BAD = {
         Recurrent(), [3, 2], end=2
     ),
     "`end` must be an int": lambda: Autoregressive(Recurrent(), [3], end=0.0),
-    "`temperature` must be positive, but it is 0.0": lambda: Autoregressive(
+    "`temperature` must be positive, but 0.0 was given": lambda: Autoregressive(
         Recurrent(), [3], temperature=0.0
     ),
     "`temperature` must be positive": lambda: Autoregressive(

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..checks import broadcasts, check_count
+from ..checks import broadcasts, check_count, check_positive
 from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
 from .network_checks import (
@@ -359,19 +359,16 @@ def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "runni
 
 
 def _check_temperature(temperature: Any, batch: torch.Size) -> None:
-    if isinstance(temperature, Tensor):
-        if not broadcasts(temperature.shape, batch):
-            raise ValueError(
-                "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
-                f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
-            )
-        is_positive = (temperature > 0) & (temperature < torch.inf)
-        positive = not can_inspect(True, temperature) or bool(is_positive.all())
-    else:
-        is_number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-        positive = is_number and 0 < temperature < torch.inf
-    if not positive:
+    if not isinstance(temperature, Tensor):
+        return check_positive("Autoregressive", "temperature", temperature)
+    if not broadcasts(temperature.shape, batch):
         raise ValueError(
-            f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "
+            "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
+            f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
+        )
+    is_positive = (temperature > 0) & (temperature < torch.inf)
+    if can_inspect(True, temperature) and not bool(is_positive.all()):
+        raise ValueError(
+            f"Autoregressive: `temperature` must be positive, but it is {temperature}. For the "
             "most likely category of every variable, use a small one."
         )
