@@ -64,8 +64,8 @@ def gradient(value: Tensor, theta: Tensor) -> Tensor:
     """Return the gradient; zeros where the value does not depend on theta."""
     if not value.requires_grad:
         return torch.zeros_like(theta)
-    (result,) = torch.autograd.grad(value, theta, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(theta) if result is None else result
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(value, theta, **options)[0]
 
 
 def gradients(values: Tensor, theta: Tensor) -> Tensor:

@@ -78,11 +78,8 @@ def leaves(case: StructuredCase) -> tuple[Tensor, Tensor]:
 
 
 def moments(value: Tensor, theta: Tensor, c: Tensor) -> Moments:
-    gradients = torch.autograd.grad(value, [theta, c], allow_unused=True)
-    in_theta, in_c = (
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip((theta, c), gradients, strict=True)
-    )
+    options = {"allow_unused": True, "materialize_grads": True}
+    in_theta, in_c = torch.autograd.grad(value, [theta, c], **options)
     return value.detach(), in_theta, in_c
 
 
