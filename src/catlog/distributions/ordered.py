@@ -156,9 +156,12 @@ class Ordered(Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
-        u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
         with torch.no_grad():
-            return self.from_uniforms(self._rows(u)).reshape(shape)
+            points = self.direct_draws(prod(torch.Size(sample_shape)), None)
+            if points is None:
+                u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
+                points = self.from_uniforms(self._rows(u))
+            return points.reshape(shape)
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
         """Return the points that the inverse CDF makes from uniforms, block by block."""

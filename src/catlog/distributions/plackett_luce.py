@@ -2,7 +2,6 @@
 
 from itertools import permutations
 from math import perm
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -97,12 +96,6 @@ class PlackettLuce(Ordered):
         unranked = unranked.masked_fill(unranked == -torch.inf, floor).logsumexp(-1, keepdim=True)
         remaining = torch.cat([ranked, unranked], -1).flip(-1).logcumsumexp(-1).flip(-1)[..., :-1]
         return (ranked - remaining).sum(-1).masked_fill(~is_possible, -torch.inf)
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        if inside_functorch():
-            return super().sample(sample_shape)
-        shape = self._extended_shape(torch.Size(sample_shape))
-        return gumbel_top_k(self.scores.expand(shape[:-1] + self.scores.shape[-1:]), self.k)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         if inside_functorch():
