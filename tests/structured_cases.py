@@ -76,6 +76,11 @@ def copies(case: StructuredCase, dims: int = 1) -> StructuredCase:
     )
 
 
+def extreme(case: StructuredCase, dtype: torch.dtype = torch.float64) -> StructuredCase:
+    """Return the case with parameters of 80 times numbers in [-1, 1], half of which are +-1."""
+    return replace(case, theta=(80 * (1.5 * case.theta).clamp(-1, 1)).to(dtype))
+
+
 # Subsets, rankings, chains given evidence
 
 

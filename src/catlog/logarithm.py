@@ -110,7 +110,7 @@ def log_expectation(
     if value is None and not outputs and (log_mean := _known_logarithm(E, f, q)) is not None:
         lowest = log_mean.new_tensor(floor or torch.finfo(log_mean.dtype).tiny).log()
         if floor is None:
-            return torch.where(log_mean > -torch.inf, log_mean, lowest)
+            return torch.where(log_mean == -torch.inf, lowest, log_mean)
         return log_mean.logaddexp(lowest)
     options: dict[str, Any] = {"generator": generator}
     if outputs:

@@ -189,6 +189,18 @@ def test_extreme_gradients_equal_the_series(name):
         assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name[-9:] != "by logits"])
+def test_narrow_types_are_truncated_as_wide_ones(family, dtype):
+    """1 - p is 1 in bfloat16 where p is 0.001."""
+    start, make = FAMILIES[family]
+    theta = start.to(dtype)
+    theta[0] = 0.001
+    got, wanted = (truncated(make(leaf), categories=6).probs for leaf in (theta, theta.float()))
+    assert got.dtype == torch.float32
+    assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 @families
 def test_expand_and_batches(family):
     """A batch equals a loop, and an expanded distribution repeats itself."""

@@ -163,6 +163,17 @@ def test_categoricals_equal_separate_distributions(batch):
             assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.float16], ids=str)
+def test_categoricals_of_narrow_types_are_those_of_float32(dtype):
+    logits = [(8 * normals(5, k, seed=k)).to(dtype) for k in (3, 2)]
+    padded = torch.stack([pad(row, (0, 3 - row.shape[-1])) for row in logits], -2)
+    wide = Categoricals([row.float() for row in logits])
+    x = wide.sample((20,))
+    for q in (Categoricals(logits), Categoricals(padded, (3, 2))):
+        assert_close(q.log_prob(x), wide.log_prob(x))
+        assert_close(factors(q).probs, factors(wide).probs)
+
+
 def test_categoricals_sample_their_support():
     rows = [0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0]
     q = Categoricals([torch.tensor(row) for row in rows])

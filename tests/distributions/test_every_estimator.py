@@ -28,7 +28,15 @@ from catlog.sampling.interventions import Interventions
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select
 from samplers import Outcomes, count, entries, outcomes
-from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase
+from structured_cases import (
+    ALL_CASES,
+    ALONE,
+    COPIES,
+    FORMS,
+    STRUCTURED_CASES,
+    StructuredCase,
+    extreme,
+)
 
 MOST_OUTCOMES = 125_000
 SWEEPS = {
@@ -70,11 +78,8 @@ def leaves(case: StructuredCase) -> tuple[Tensor, Tensor]:
 
 
 def moments(value: Tensor, theta: Tensor, c: Tensor) -> Moments:
-    gradients = torch.autograd.grad(value, [theta, c], allow_unused=True)
-    in_theta, in_c = (
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip((theta, c), gradients, strict=True)
-    )
+    options = {"allow_unused": True, "materialize_grads": True}
+    in_theta, in_c = torch.autograd.grad(value, [theta, c], **options)
     return value.detach(), in_theta, in_c
 
 
@@ -152,6 +157,17 @@ def test_sets_of_all_points_are_exact(E: catlog.Estimator, case: StructuredCase)
     theta, c = leaves(case)
     value = deepcopy(E)(function(case, c), case.distribution(theta))
     torch.testing.assert_close(moments(value, theta, c), exact(E, case), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("E", [catlog.Exact(), catlog.RLOO(2)], ids=repr)
+@pytest.mark.parametrize("form", FORMS)
+def test_extreme_logits_of_sequences_that_end(form: str, E: catlog.Estimator) -> None:
+    case = extreme(ALL_CASES[f"long sequence that ends, {form}"])
+    assert case.log_probs(case.theta).min() < -200
+    torch.testing.assert_close(expectation(E, case), exact(E, case), rtol=1e-13, atol=1e-12)
+    if not E.randomness:
+        narrow = expectation(E, replace(case, theta=case.theta.float()))[1]
+        torch.testing.assert_close(narrow.double(), exact(E, case)[1], rtol=1e-6, atol=2e-5)
 
 
 def test_every_estimator_is_judged_on_every_distribution() -> None:

@@ -16,7 +16,6 @@ from torch.distributions import (
     Multinomial,
     Normal,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog import BayesianNetwork, MarkovChain
@@ -28,6 +27,7 @@ from catlog.estimator import Kind
 from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
 from gradients import assert_same
+from operations import Operations
 from structured_cases import STRUCTURED_CASES, every
 
 bits = STRUCTURED_CASES["mixture of bits"].distribution
@@ -201,6 +201,9 @@ def test_bad_conversions() -> None:
             catlog.register_distribution(kind, lambda q: q)
     with pytest.raises(TypeError, match="`convert` must be a function of q"):
         catlog.register_distribution(Coin, 3)
+    for kind in (Bernoulli, MarkovChain):
+        with pytest.raises(ValueError, match=f"they take {kind.__name__} as it is"):
+            catlog.register_distribution(kind, lambda q: q)
     catlog.register_distribution(Coin, lambda q: q.logits)
     with pytest.raises(TypeError, match=r"`convert` of Coin must return a distribution, .* Tensor"):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
@@ -209,28 +212,13 @@ def test_bad_conversions() -> None:
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
 
 
-class Counter(TorchDispatchMode):
-    """Counts operations, and the numbers that they return."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = 0
-        self.numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = function(*args, **(kwargs or {}))
-        self.operations += 1
-        self.numbers += result.numel() if isinstance(result, Tensor) else 0
-        return result
-
-
 def test_draws_of_a_multinomial_take_time_in_proportion_to_its_categories() -> None:
     """A count needs the logits of that count alone."""
     q = view(Multinomial(5, logits=normals(100)))
-    with Counter() as counter:
+    with Operations() as operations:
         draw(q, 2)
     # Per count about 30 operations on 2 draws with 6 logits; all logits have 1200.
-    assert counter.numbers < 100 * 30 * 12 * 3
+    assert operations.numbers < 100 * 30 * 12 * 3
 
 
 @pytest.mark.parametrize("name", ["chain", "subset"])
@@ -239,14 +227,14 @@ def test_draws_of_copies_take_the_operations_of_one(name: str) -> None:
         "chain": lambda n: MarkovChain(normals(n, 2), normals(2, 2), length=10),
         "subset": lambda n: catlog.Subset(normals(n, 10), 3),
     }[name]
-    operations = []
+    counts = set()
     for n in (1, 50):
         law = view(Independent(copies(n), 1))
-        with Counter() as counter:
+        with Operations() as operations:
             x = draw(law, 4)
             law.log_prob(law.index(x))
-        operations.append(counter.operations)
-    assert operations[0] == operations[1]
+        counts.add(operations.count)
+    assert len(counts) == 1
 
 
 @pytest.mark.parametrize(
@@ -275,6 +263,11 @@ def test_bad_mixtures_and_points() -> None:
         catlog.RLOO(2)(lambda x: x, q)
     with pytest.raises(TypeError, match=r"a torch\.distributions\.MixtureSameFamily is needed"):
         component_first(Bernoulli(torch.ones(2)))
+    chains = MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=2)
+    with pytest.raises(TypeError, match=r"must have independent .* those of MarkovChain"):
+        catlog.RLOO(2)(lambda x: x, MixtureSameFamily(Categorical(torch.ones(2)), chains))
+    with pytest.raises(ValueError, match=r"Independent\(MarkovChain, 2\) has \(0, 2\) copies"):
+        catlog.RLOO(2)(lambda x: x, Independent(chains.expand([0, 2]), 2))
     with pytest.raises(TypeError, match="variables of MixtureOfProducts depend on each other"):
         catlog.IndeCateR(1)(lambda x: x, bits(normals(8)))
     counts = Multinomial(2, logits=normals(2))

@@ -3,8 +3,6 @@
 test_checklist.py judges the probabilities of sequences, and test_every_estimator.py the estimators.
 """
 
-from itertools import product
-
 import pytest
 import torch
 from torch import Tensor, nn, zeros
@@ -16,11 +14,14 @@ from catlog import Autoregressive
 from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f
-from chi_square import p_value, tally
+from catlog.testing.cases import normals
 from gradients import assert_same
 
 K, D, END = 3, 4, 1
-FALSE_ALARMS = 2.5e-9  # of one chi-square test
+
+
+def parameter(seed: int, *shape: int) -> nn.Parameter:
+    return nn.Parameter(normals(*shape, seed=seed))
 
 
 class Recurrent(nn.Module):
@@ -28,14 +29,9 @@ class Recurrent(nn.Module):
 
     def __init__(self, contexts: int = 0, k: int = K) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(0)
-
-        def normals(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
-
         self.k = k
-        self.token, self.hidden = normals(k, 5), normals(5, 5)
-        self.out, self.context = normals(5, k), normals(contexts, 5) if contexts else None
+        self.token, self.hidden = parameter(0, k, 5), parameter(1, 5, 5)
+        self.out, self.context = parameter(2, 5, k), parameter(3, contexts, 5) if contexts else None
         self.rows: list[int] = []
 
     def start(self, lead: torch.Size) -> Tensor:
@@ -72,175 +68,15 @@ class Form:
         return self.model(x, i)
 
 
-FORMS = {
-    "network(x, i)": (),
-    "all_logits": ("all_logits",),
-    "step": ("start", "step"),
-    "step and all_logits": ("start", "step", "all_logits"),
-}
-each_form = pytest.mark.parametrize("names", FORMS.values(), ids=FORMS.keys())
+FORMS = [(), ("all_logits",), ("start", "step"), ("start", "step", "all_logits")]
 
 
-@each_form
-def test_draws_end_and_have_the_right_frequencies(names: tuple[str, ...]) -> None:
-    """If `end` were not absorbing, a third of the draws would have probability zero."""
-    q = Autoregressive(Form(Recurrent(), *names), [K] * D, end=END)
-    points = q.enumerate_support()
-    p = q.log_prob(points).exp().detach()
-    torch.manual_seed(0)
-    x = q.sample((20_000,))
-    assert p_value(tally(x, points[p > 0]), p[p > 0]) > FALSE_ALARMS
-    assert torch.equal(
-        q.lengths(x), torch.tensor([row.index(END) + 1 if END in row else D for row in x.tolist()])
-    )
-
-
-# Logits of 80 and -80
-
-
-class Tree(nn.Module):
-    """A network with logits of its own for every prefix, in all three forms.
-
-    The logits are 80 times numbers in [-1, 1], a third of which are 1 or -1. The first token is
-    uniform, with three logits of 80. After token 0 the end is certain to 160 nats.
-    """
-
-    def __init__(self, end: int, length: int = 3, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        numbers = torch.randn(length, K**length, K, dtype=torch.float64, generator=generator)
-        numbers[0] = 1.0
-        numbers[1, 0] = -1.0
-        numbers[1, 0, end] = 1.0
-        self.table = nn.Parameter((80 * numbers.clamp(-1, 1)).to(dtype))
-
-    def start(self, lead: torch.Size) -> Tensor:
-        return zeros(lead, dtype=torch.int64)
-
-    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        state = state if previous is None else K * state + previous
-        return self.table[i, state], state
-
-    def forward(self, x: Tensor, i: int) -> Tensor:
-        prefix = (x[..., :i] * K ** torch.arange(i).flip(0)).sum(-1)
-        return self.table[i, prefix]
-
-    def all_logits(self, x: Tensor) -> Tensor:
-        return torch.stack([self(x, i) for i in range(x.shape[-1])], -2)
-
-
-def listed(table: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Return all sequences that end, and their log-probabilities, added up token by token."""
-    points, log_probs = [], []
-    for row in product(range(K), repeat=len(table)):
-        stop = row.index(end) if end in row else len(row) - 1
-        if any(token != end for token in row[stop + 1 :]):
-            continue
-        total, prefix = table.new_zeros(()), 0
-        for i, token in enumerate(row[: stop + 1]):
-            logits = table[i, prefix]
-            total = total - (logits - logits[token]).logsumexp(0)
-            prefix = K * prefix + token
-        points.append(row)
-        log_probs.append(total)
-    return torch.tensor(points), torch.stack(log_probs)
-
-
-def extreme_numbers(network: Tree, names: tuple[str, ...], end: int) -> list[Tensor]:
-    """Return log-probabilities, entropy, marginals, and the gradients of each and of a mean.
-
-    All by the library: of every log-probability on its own, and of E[f] by Exact and by RLOO.
-    """
-    q = Autoregressive(Form(network, *names), [K] * 3, end=end, dtype=network.table.dtype)
-    points, _ = listed(network.table.detach(), end)
-    log_probs = q.log_prob(points)
-    everywhere = q.log_prob(q.enumerate_support())
-    assert int((everywhere > -torch.inf).sum()) == len(points)
-    values = torch.linspace(-1, 2, len(points), dtype=network.table.dtype).sin()
-
-    def f(x: Tensor) -> Tensor:
-        return (x.unsqueeze(-2) == points).all(-1).to(values.dtype) @ values
-
-    choice = torch.tensor(list(product(range(len(points)), repeat=2))).T
-    weight = log_probs.detach().exp()[choice].prod(0)
-    rloo = catlog.RLOO(2)(f, q.expand([len(weight)]), x=points[choice])
-    means = [catlog.Exact()(f, q), (weight * rloo).sum()]
-    return numbers_and_gradients(network, log_probs, q.entropy(), q.marginals(), means)
-
-
-def listed_numbers(network: Tree, end: int) -> list[Tensor]:
-    """Return the same by sums over the listed sequences."""
-    points, log_probs = listed(network.table, end)
-    probs = log_probs.exp()
-    values = torch.linspace(-1, 2, len(points), dtype=probs.dtype).sin()
-    marginals = (one_hot(points, K) * probs[:, None, None]).sum(0)
-    means = [probs @ values] * 2
-    entropy = -(probs * log_probs).sum()
-    return numbers_and_gradients(network, log_probs, entropy, marginals, means)
-
-
-def numbers_and_gradients(
-    network: Tree, log_probs: Tensor, entropy: Tensor, marginals: Tensor, means: list[Tensor]
-) -> list[Tensor]:
-    weighted = (marginals.flatten() * torch.arange(marginals.numel())).sum()
-    scalars = [*log_probs, log_probs.exp().sum(), entropy, weighted, *means]
-    gradients = [
-        torch.autograd.grad(value, network.table, retain_graph=True)[0] for value in scalars
-    ]
-    return [
-        value.detach() for value in (log_probs, log_probs.exp(), entropy, marginals, *means)
-    ] + gradients
-
-
-@pytest.mark.parametrize("end", [0, 2])
-@each_form
-def test_extreme_logits_of_sequences_that_end(names: tuple[str, ...], end: int) -> None:
-    """Log-probabilities down to -200, entropy, marginals, means, and the gradients of all."""
-    network = Tree(end)
-    got, wanted = extreme_numbers(network, names, end), listed_numbers(network, end)
-    assert wanted[0].min() < -200
-    for value, exact in zip(got, wanted, strict=True):
-        assert value.isfinite().all()
-        assert_close(value, exact, rtol=1e-13, atol=1e-12)
-    assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
-
-
-@each_form
-def test_extreme_logits_in_float32(names: tuple[str, ...]) -> None:
-    """Everything is finite, and as close to float64 as float32 can be."""
-    network = Tree(END, dtype=torch.float32)
-    exact = Tree(END)
-    exact.table.data.copy_(network.table.detach())
-    got = extreme_numbers(network, names, END)
-    for value, wanted in zip(got, listed_numbers(exact, END), strict=True):
-        assert value.dtype == torch.float32
-        assert value.isfinite().all()
-        assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
-
-
-def test_extreme_sequences_are_drawn_as_they_should() -> None:
-    """Where one token has all the probability, no other is ever drawn."""
-    network = Tree(END)
-    q = Autoregressive(Form(network, "start", "step"), [K] * 3, end=END)
-    points, log_probs = listed(network.table.detach(), END)
-    torch.manual_seed(0)
-    x = q.sample((20_000,))
-    counts = tally(x, points)
-    assert counts[20_000 * log_probs.exp() < 1e-6].sum() == 0
-    assert p_value(counts, log_probs.exp()) > FALSE_ALARMS
-
-
-def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: log-probabilities that stop at the logarithm of the smallest float32."""
-    real = Autoregressive.log_conditionals
-
-    def clamped(self: Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
-        log_probs = real(self, x, validate)
-        return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
-
-    monkeypatch.setattr(Autoregressive, "log_conditionals", clamped)
-    with pytest.raises(AssertionError):
-        test_extreme_logits_of_sequences_that_end(("all_logits",), 0)
+def test_lengths() -> None:
+    q = Autoregressive(Recurrent(), [K] * D, end=END)
+    x = q.enumerate_support()
+    wanted = torch.tensor([row.index(END) + 1 if END in row else D for row in x.tolist()])
+    assert torch.equal(q.lengths(x), wanted)
+    assert torch.equal(Autoregressive(Recurrent(), [K] * D).lengths(x), torch.full_like(wanted, D))
 
 
 def test_nothing_after_the_end_is_evaluated() -> None:
@@ -296,13 +132,8 @@ class Attention(nn.Module):
 
     def __init__(self, k: int = K, width: int = 4, mistake: str = "") -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(3)
-
-        def normals(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
-
-        self.token, self.place = normals(k, width), normals(12, width)
-        self.project, self.out = normals(width, 3 * width), normals(width, k)
+        self.token, self.place = parameter(4, k, width), parameter(5, 12, width)
+        self.project, self.out = parameter(6, width, 3 * width), parameter(7, width, k)
         self.mistake = mistake
         self.read: list[int] = []
 
@@ -528,7 +359,7 @@ def test_check_names_the_mistake(mistake: str) -> None:
             Autoregressive(form, [K] * D, (2,), end=END).check()
 
 
-@each_form
+@pytest.mark.parametrize("names", FORMS)
 @pytest.mark.parametrize("end", [None, END])
 @pytest.mark.parametrize("contexts", [0, 2])
 def test_check_passes_sound_networks(
@@ -580,7 +411,7 @@ BAD = {
         Recurrent(), [3, 2], end=2
     ),
     "`end` must be an int": lambda: Autoregressive(Recurrent(), [3], end=0.0),
-    "`temperature` must be positive, but it is 0.0": lambda: Autoregressive(
+    "`temperature` must be positive, but 0.0 was given": lambda: Autoregressive(
         Recurrent(), [3], temperature=0.0
     ),
     "`temperature` must be positive": lambda: Autoregressive(

@@ -329,6 +329,18 @@ BAD = {
     r"`batch_shape` must be a tuple of sizes, but 3 was given\. Pass \(3,\)": lambda: (
         BayesianNetwork({"a": Node([], zeros(3, 2))}, 3)
     ),
+    r"Autoregressive: `batch_shape` must be a tuple of sizes, but 3 was given": lambda: (
+        Autoregressive(lambda x, i: x, [2], 3)
+    ),
+    "node 'a': `cardinality` must be that of its table, 2, but it is 3": lambda: BayesianNetwork(
+        {"a": Node([], zeros(2), cardinality=3)}
+    ),
+    r"Categoricals: `cardinalities` must be a list of ints.* but \[2.5, 2\]": lambda: (
+        catlog.Categoricals(zeros(2, 3), [2.5, 2])
+    ),
+    "Categoricals: `cardinalities` must be a list of ints.* but 2 was given": lambda: (
+        catlog.Categoricals(zeros(2, 3), 2)
+    ),
     r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d": lambda: Autoregressive(
         lambda x, i: x, 3
     ),
@@ -366,6 +378,19 @@ BAD = {
 def test_bad_input(message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         BAD[message]()
+
+
+def test_a_device_is_a_name_and_cardinalities_come_from_an_iterator() -> None:
+    def network(x: Tensor, i: int = 0) -> Tensor:
+        return zeros(*x.shape[:-1], 2)
+
+    for q in (
+        Autoregressive(network, iter([2, 2]), device="cpu"),
+        BayesianNetwork({"a": Node([], network, cardinality=2, size=1)}, device="cpu"),
+    ):
+        assert q.device == torch.device("cpu")
+        catlog.RLOO(2)(lambda x: x.float().sum(-1), q, generator=seeded())
+    assert Autoregressive(network, iter([2, 2])).event_shape == (2,)
 
 
 class _Tables(torch.nn.Module):
@@ -765,3 +790,12 @@ def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
     assert_close(mapped, torch.stack(rows), rtol=1e-12, atol=1e-12)
     different = torch.func.vmap(gradient, randomness="different")(thetas[:1].expand(20, 6))
     assert len(different.unique(dim=0)) > 1
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_of_samples(name: str) -> None:
+    sample = torch.func.vmap(lambda theta: MAPPED[name](theta).sample((3,)), randomness="different")
+    x = sample(normals(4, 6))
+    assert x.shape[:2] == (4, 3)
+    for theta, points in zip(normals(4, 6), x, strict=True):
+        assert MAPPED[name](theta).log_prob(points).isfinite().all()

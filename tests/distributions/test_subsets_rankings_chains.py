@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor, zeros
 from torch.distributions import Distribution, Independent
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
-from catlog.distributions import Ordered, gumbel_top_k
+from catlog.distributions import gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.distributions.conditionals import view
@@ -23,6 +22,7 @@ from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from chi_square import p_value, tally
 from gradients import assert_same
+from operations import Operations
 from samplers import independent_draws
 from structured_cases import ALL_CASES
 
@@ -186,30 +186,6 @@ def test_k_and_mask_per_batch_element() -> None:
             assert_same(weight * got, weight * wanted, logits, rtol=1e-13, atol=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 3, 6])
-def test_rankings_have_the_product_of_their_conditionals(k: int) -> None:
-    """In one pass over the items, with the same gradients; padding and repeats are impossible."""
-    scores = normals(5, 6).requires_grad_()
-    mask = torch.ones(5, 6, dtype=torch.bool)
-    mask[1, 2] = k == 6  # with a masked item at most five can be ranked
-    q = catlog.PlackettLuce(scores, k, mask)
-    x = q.sample((40,))
-    if k > 1:
-        x[0, 0, 1] = x[0, 0, 0]
-    if k < 6:
-        x[1, 1, 0] = 2
-    log_probs = q.log_prob_of_rows(x)
-    wanted = Ordered.log_prob_of_rows(q, x)
-    assert int(log_probs.isneginf().sum()) == (k > 1) + (k < 6)
-    torch.testing.assert_close(log_probs, wanted, rtol=1e-12, atol=1e-12)
-    weight = torch.where(log_probs.isneginf(), 0.0, normals(40, 5, seed=1))
-    gradients = [
-        torch.autograd.grad((weight * value.clamp(min=-1e9)).sum(), scores, retain_graph=True)[0]
-        for value in (log_probs, wanted)
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
 def test_a_common_offset_of_scores_does_not_matter(offset: float) -> None:
     """Neither in log-probabilities nor in draws, as far as float32 can write the scores."""
@@ -244,18 +220,10 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
     if copies:
         q = Independent(q, 1)
     law = view(q, outputs=outputs)
-    operations = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal operations
-            operations += 1
-            return function(*args, **(kwargs or {}))
-
     before = torch.get_rng_state()
-    with Watch():
+    with Operations() as operations:
         x = draw(law, 4, generator=torch.Generator().manual_seed(0))
-    assert operations < 50
+    assert operations.count < 50
     assert torch.equal(torch.get_rng_state(), before)
     assert x.shape == (4, *law.batch_shape, *law.event_shape)
     assert torch.equal(x.sort(-1).values, torch.arange(200).expand(x.shape))
@@ -267,19 +235,10 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
 def test_long_rankings_need_no_table() -> None:
     """The conditionals of one ranking of d items are d^2 numbers."""
     q = catlog.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
-    x, largest = q.sample((20,)), 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            result = function(*args, **(kwargs or {}))
-            for value in result if isinstance(result, tuple) else [result]:
-                largest = max(largest, value.numel() if isinstance(value, Tensor) else 0)
-            return result
-
-    with Watch():
+    x = q.sample((20,))
+    with Operations() as operations:
         q.log_prob(x).sum().backward()
-    assert largest <= 20 * 51
+    assert operations.largest <= 20 * 51
 
 
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])
@@ -291,7 +250,8 @@ def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
         "PlackettLuce": lambda: catlog.PlackettLuce(theta[..., 0, :], 2),
         "LinearChainCRF": lambda: catlog.LinearChainCRF(theta, theta),
     }[name]()
-    assert q.sample((4,)).shape[:-1] == (4, *batch)
+    assert q.log_prob(q.sample((4,))).shape == (4, *batch)
+    assert q.entropy().shape == q.marginals().shape[:-2] == batch
     for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.LEG(1)):
         value = E(lambda x: x.float().sum(-1), q)
         assert value.shape == batch
@@ -501,6 +461,7 @@ BAD = {
         catlog.Subset(zeros(3), 1),
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
+    "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
     "LinearChainCRF": lambda: catlog.SIMPLE()(
         lambda x: x.sum(-1), catlog.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),

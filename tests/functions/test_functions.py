@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Bernoulli, Independent
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from catlog import Categoricals, GumbelSoftmax, IndeCateR
@@ -27,6 +26,7 @@ from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
 from gradients import assert_same as assert_same_estimates
 from laws import KINDS
+from operations import Operations
 
 LAWS = KINDS | {
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :])
@@ -112,24 +112,19 @@ def assert_same(actual, expected):
 @cases
 @batches
 def test_table_equals_brute_force(name, kind, batch):
+    """The tables of all variables, and of chosen ones."""
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3)
-    expected = differences(by_calls(f), x, f(x), law)
-    assert_same(differences(f, x, f(x), law), expected)
-    possible = law.possible.expand(expected.shape)
-    assert_same(f.neighbours(x)[possible], (expected + f(x)[..., None, None])[possible])
-
-
-@cases
-@batches
-def test_table_of_chosen_variables(name, kind, batch):
-    f, _, law = build(name, kind, batch)
-    x = some_draws(law, 3)
+    whole = differences(by_calls(f), x, f(x), law)
+    assert_same(differences(f, x, f(x), law), whole)
+    possible = law.possible.expand(whole.shape)
+    assert_same(f.neighbours(x)[possible], (whole + f(x)[..., None, None])[possible])
     chosen = normals(3, *batch, law.d).argsort(-1)[..., :2]
     expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
     assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
-    whole = differences(by_calls(f), x, f(x), law)
-    assert_same(expected, whole.gather(-2, chosen[..., None].expand(expected.shape)))
+    rows = chosen[..., None].expand(expected.shape)
+    assert_same(expected, whole.gather(-2, rows))
+    assert_same(f.neighbours(x, chosen), f.neighbours(x).gather(-2, rows))
 
 
 @cases
@@ -162,6 +157,44 @@ def test_one_variable(name, kind):
     f, _, law = build(name, kind, (4,), d=1)
     x = some_draws(law, 3)
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
+
+
+@cases
+def test_vmap_of_tables_equals_a_loop(name, kind):
+    """The same draws for every row of logits."""
+    f, logits = build(name, kind)[0], normals(3, 4, 3)
+
+    def estimate(logits):
+        return IndeCateR(2)(f, LAWS[kind](logits))
+
+    rows = []
+    for row in logits:
+        torch.manual_seed(0)
+        rows.append(torch.func.grad(estimate)(row))
+    torch.manual_seed(0)
+    mapped = torch.func.vmap(torch.func.grad(estimate), randomness="same")(logits)
+    assert_same(mapped, torch.stack(rows))
+
+
+@pytest.mark.parametrize("d", [4, 200])  # by all units, and by those that are on
+def test_an_empty_batch_of_images(d):
+    net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
+    for chunk_size in (None, 10):
+        f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(0, 7)), chunk_size=chunk_size)
+        q = Independent(Bernoulli(logits=torch.zeros(0, d, requires_grad=True)), 1)
+        assert IndeCateR(2)(f, q).shape == (0,)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([2.0, -1.0, 0.5])])
+@batches
+def test_a_function_of_a_sum_with_outputs(weights, batch):
+    f = OfSum(lambda s: torch.stack([wave(s), (s > 2).double(), s.double()], -1), 3, weights)
+    logits = normals(*batch, 3, 3).requires_grad_()
+    by_table, by_evaluation = (
+        IndeCateR(2)(g, LAWS["index"](logits), outputs=1, generator=seeded())
+        for g in (f, by_calls(f))
+    )
+    assert_same_estimates(by_table, by_evaluation, logits, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "kind"), [c for c in CASES if c[1] in ("index", "one-hot")])
@@ -242,29 +275,18 @@ def flops(f, q, x):
     return counter.get_total_flops()
 
 
-class Work(TorchDispatchMode):
-    """Counts the numbers that operations write."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        self.numbers += out.numel() if isinstance(out, torch.Tensor) else 0
-        return out
-
-
 @pytest.mark.parametrize("kind", ["bits", "index", "one-hot"])
 def test_additive_work_is_linear_in_the_variables(kind):
     table_work, brute_work = [], []
     for d in (50, 100):
         f, _, law = build("additive", kind, d=d)
         x = some_draws(law, 1)
-        with Work() as counter:
+        with Operations() as operations:
             f.neighbours(x)
-        table_work.append(counter.numbers)
-        with Work() as counter:
+        table_work.append(operations.numbers)
+        with Operations() as operations:
             differences(by_calls(f), x, f(x), law)
-        brute_work.append(counter.numbers)
+        brute_work.append(operations.numbers)
     assert table_work[1] < 2 * table_work[0]
     assert brute_work[1] > 3.5 * brute_work[0]
     assert brute_work[1] > 50 * table_work[1]
@@ -431,9 +453,15 @@ BAD_ARGUMENTS = {
     r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)": lambda: OfSum(
         wave, 5, one_hot=True
     )(points_of(3, 4, one_hot=True)),
-    "OfSum: `categories` must be the number .* it is 2, and x holds 4": lambda: OfSum(
-        wave, 2
-    ).neighbours(points_of(3, 5)),
+    "OfSum: x must hold categories below 2, .* it holds 4": lambda: OfSum(wave, 2).neighbours(
+        points_of(3, 5)
+    ),
+    "DigitsOfSum: x must hold categories below 2, .* it holds 4": lambda: DigitsOfSum(
+        torch.zeros(3, dtype=torch.int64), base=2
+    )(points_of(4, 5)),
+    "FirstLayerLinear: `event_dims` must be at least 1, but 0": lambda: FirstLayerLinear(
+        network(3), event_dims=0
+    ),
 }
 
 

@@ -11,12 +11,25 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..checks import broadcasts, check_count
+from ..checks import broadcasts, check_count, check_positive
 from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
-from .causal import changed_later, check_causal, check_steps, rounding
-from .network_checks import check_f, check_network
-from .ordered import Ordered, Points, Previous, check_logits
+from .network_checks import (
+    changed_later,
+    check_causal,
+    check_f,
+    check_network,
+    check_steps,
+    rounding,
+)
+from .ordered import (
+    Ordered,
+    Points,
+    Previous,
+    as_batch_shape,
+    check_logits,
+    dtype_and_device,
+)
 
 
 class Autoregressive(Ordered):
@@ -82,7 +95,7 @@ class Autoregressive(Ordered):
         *,
         end: int | None = None,
         temperature: float | Tensor = 1.0,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -98,6 +111,7 @@ class Autoregressive(Ordered):
                 "Autoregressive: `network` must be a function network(x, i), or have all_logits or "
                 f"start and step, but {type(network).__name__} was given."
             )
+        cardinalities = tuple(cardinalities)
         for size in cardinalities:
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
@@ -111,20 +125,17 @@ class Autoregressive(Ordered):
             check_count("Autoregressive", "end", end, least=0, most=most, hint=hint)
         if batch_shape is None:
             batch_shape = getattr(network, "batch_shape", ())
-        _check_temperature(temperature, torch.Size(batch_shape))
+        batch = as_batch_shape("Autoregressive", batch_shape)
+        _check_temperature(temperature, batch)
         owner = _model(network)
         parameters = list(owner.parameters()) if _is_module(owner) else []
         self.network = network
-        self.cardinalities = tuple(cardinalities)
-        self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
-        self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
-        self.real = dtype or (parameters[0].dtype if parameters else torch.get_default_dtype())
-        self.device = device or (parameters[0].device if parameters else torch.device("cpu"))
+        self.cardinalities = cardinalities
+        self.real, self.device = dtype_and_device(dtype, device, parameters)
         self.incremental = steps
         self.end = end
         self.temperature = temperature
-        event_shape = torch.Size([len(self.cardinalities)])
-        super().__init__(torch.Size(batch_shape), event_shape, validate_args=validate_args)
+        super().__init__(batch, torch.Size([len(cardinalities)]), validate_args=validate_args)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
@@ -143,8 +154,8 @@ class Autoregressive(Ordered):
         """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
 
         It checks the shapes and leading dimensions of logits and states; that logits depend only on
-        earlier variables and on their own row; that ``step``, ``all_logits`` and ``network(x, i)``
-        are the same function; and, with ``end``, that shorter sequences are accepted and that
+        earlier variables and on their own row; that ``step`` and ``all_logits`` are the same
+        function; and, with ``end``, that shorter sequences are accepted and that
         ``context_in_state`` is right. f must return one value per point, which must not depend on
         the other points.
 
@@ -348,19 +359,16 @@ def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "runni
 
 
 def _check_temperature(temperature: Any, batch: torch.Size) -> None:
-    if isinstance(temperature, Tensor):
-        if not broadcasts(temperature.shape, batch):
-            raise ValueError(
-                "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
-                f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
-            )
-        is_positive = (temperature > 0) & (temperature < torch.inf)
-        positive = not can_inspect(True, temperature) or bool(is_positive.all())
-    else:
-        is_number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-        positive = is_number and 0 < temperature < torch.inf
-    if not positive:
+    if not isinstance(temperature, Tensor):
+        return check_positive("Autoregressive", "temperature", temperature)
+    if not broadcasts(temperature.shape, batch):
         raise ValueError(
-            f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "
+            "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
+            f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
+        )
+    is_positive = (temperature > 0) & (temperature < torch.inf)
+    if can_inspect(True, temperature) and not bool(is_positive.all()):
+        raise ValueError(
+            f"Autoregressive: `temperature` must be positive, but it is {temperature}. For the "
             "most likely category of every variable, use a small one."
         )

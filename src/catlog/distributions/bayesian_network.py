@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import check_count
 from ..tracing import constant_result
 from .markov_chain import lookup
-from .ordered import Ordered, widened
+from .ordered import Ordered, as_batch_shape, dtype_and_device, widened
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Node:
         logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``),
             or a network that maps the values of all the parents' variables, ``[rows, *batch, p]``
             int64, to logits ``[rows, *batch, k]`` (a block: ``[..., size, k]``).
-        cardinality: k; needed with a network.
+        cardinality: k; needed with a network, and read off a table.
         size: number of variables of the block.
         fixed: it has nothing to learn, so estimators spend no evaluations on it.
     """
@@ -63,30 +63,28 @@ class BayesianNetwork(Ordered):
         nodes: Mapping[str, Node],
         batch_shape: Sequence[int] = (),
         *,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
         _check_nodes(nodes)
-        if isinstance(batch_shape, int):
-            raise TypeError(
-                "BayesianNetwork: `batch_shape` must be a tuple of sizes, but "
-                f"{batch_shape} was given. Pass ({batch_shape},)."
-            )
-        batch = torch.Size(batch_shape)
+        batch = as_batch_shape("BayesianNetwork", batch_shape)
         place: dict[str, tuple[int, ...]] = {}
         sizes: dict[str, int] = {}
         for name, node in nodes.items():
             first = sum(map(len, place.values()))
             place[name] = tuple(range(first, first + node.size))
-            if isinstance(node.logits, Tensor):
-                sizes[name] = node.logits.shape[-1]
-            elif node.cardinality is None:
+            size = node.logits.shape[-1] if isinstance(node.logits, Tensor) else node.cardinality
+            if size is None:
                 raise ValueError(
                     f"BayesianNetwork: node {name!r} is a network; give its `cardinality`."
                 )
-            else:
-                sizes[name] = node.cardinality
+            if node.cardinality not in (None, size):
+                raise ValueError(
+                    f"BayesianNetwork: node {name!r}: `cardinality` must be that of its table, "
+                    f"{size}, but it is {node.cardinality}. A table needs none."
+                )
+            sizes[name] = size
         for name, node in nodes.items():
             for parent in node.parents:
                 if parent not in nodes:
@@ -118,8 +116,7 @@ class BayesianNetwork(Ordered):
         self.ancestors = tuple(reach[name] for name in order)
         self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
         self.fixed = frozenset(i for name, node in nodes.items() if node.fixed for i in place[name])
-        self.real = dtype or (tables[0].dtype if tables else torch.get_default_dtype())
-        self.device = device or (tables[0].device if tables else torch.device("cpu"))
+        self.real, self.device = dtype_and_device(dtype, device, tables)
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:

@@ -17,7 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-IMPOSSIBLE = -1e30  # log of zero: finite, so that differences and derivatives are never NaN
+# The logarithm of zero: finite, as is a sum of 10^8 of them in float32, so that differences and
+# derivatives are never NaN.
+IMPOSSIBLE = -1e30
 Bits = Float[Tensor, "d *batch"]
 Row = Float[Tensor, "width *batch"]
 Table = Float[Tensor, "d_plus_1 width *batch"]

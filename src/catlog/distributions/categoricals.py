@@ -1,6 +1,7 @@
 """Independent categorical variables with different numbers of categories."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import pad
 
 from ..checks import check_is_tensor
 from .integers import integers
+from .ordered import Ordered, entropy_of, widened
 
 
 class Categoricals(Distribution):
@@ -31,6 +33,8 @@ class Categoricals(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_enumerate_support = False
+    support = Ordered.support
+    __repr__ = Ordered.__repr__
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Categoricals(Distribution):
                     "Give it or, for logits of all variables side by side, a list of tensors: "
                     "logits.split(sizes, -1)."
                 )
-            sizes = tuple(int(size) for size in cardinalities)
+            sizes = _sizes(cardinalities)
             fits = logits.dim() >= 2 and logits.shape[-2] == len(sizes)
             if not fits or not all(1 <= size <= logits.shape[-1] for size in sizes):
                 raise ValueError(
@@ -56,7 +60,7 @@ class Categoricals(Distribution):
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
-            padded = logits.masked_fill(beyond, -torch.inf)
+            padded = widened(logits).masked_fill(beyond, -torch.inf)
         else:
             if isinstance(logits, str) or not hasattr(logits, "__len__"):
                 raise TypeError(
@@ -78,7 +82,11 @@ class Categoricals(Distribution):
                     f"of at least 1, but {shapes} were given."
                 )
             sizes = tuple(row.shape[-1] for row in logits)
-            rows = [pad(row, (0, max(sizes) - row.shape[-1]), value=-torch.inf) for row in logits]
+            most = max(sizes)
+            rows = [
+                pad(widened(row), (0, most - size), value=-torch.inf)
+                for row, size in zip(logits, sizes, strict=True)
+            ]
             padded = torch.stack(rows, -2)
         self.cardinalities = sizes
         self.logits = padded - padded.logsumexp(-1, keepdim=True)
@@ -88,15 +96,6 @@ class Categoricals(Distribution):
     @property
     def probs(self) -> Tensor:
         return self.logits.softmax(-1)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        most = max(self.cardinalities) - 1
-        return constraints.independent(constraints.integer_interval(0, most), 1)
-
-    def __repr__(self) -> str:
-        sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
-        return f"{type(self).__name__}({sizes})"
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
         new = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
@@ -114,13 +113,22 @@ class Categoricals(Distribution):
             return probs.flatten(0, -2).multinomial(1).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
+        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
             self._validate_sample(value)
-        index = value.long().unsqueeze(-1)
-        shape = torch.broadcast_shapes(index.shape[:-1], self.logits.shape[:-1])
+        shape = torch.broadcast_shapes(value.shape, self.logits.shape[:-1])
         table = self.logits.expand(shape + self.logits.shape[-1:])
-        return table.gather(-1, index.expand(shape + (1,))).squeeze(-1).sum(-1)
+        category = value.long().expand(shape).unsqueeze(-1)
+        return table.gather(-1, category).squeeze(-1).sum(-1)
 
     def entropy(self) -> Tensor:
-        probs = self.probs
-        return -(probs * self.logits.masked_fill(probs == 0, 0.0)).sum((-1, -2))
+        return entropy_of(self.logits, -1).sum(-1)
+
+
+def _sizes(cardinalities: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(index(size) for size in cardinalities)
+    except TypeError:
+        raise TypeError(
+            "Categoricals: `cardinalities` must be a list of ints, one per variable, but "
+            f"{cardinalities!r} was given."
+        ) from None

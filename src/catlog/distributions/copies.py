@@ -29,6 +29,11 @@ class Copies(Ordered):
         batch = base.batch_shape[: len(base.batch_shape) - dims]
         copies = base.batch_shape[len(base.batch_shape) - dims :]
         count, d = prod(copies), len(base.cardinalities)
+        if count == 0:
+            raise ValueError(
+                "q: a distribution needs at least one variable, but Independent("
+                f"{type(base).__name__}, {dims}) has {tuple(copies)} copies."
+            )
         inner = base.form or PointForm(Kind.INDEX, base.event_shape, torch.int64)
         self.base = base
         self.copies = copies

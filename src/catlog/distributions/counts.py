@@ -140,11 +140,12 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
 def _logs(q: Poisson | Binomial | Geometric | NegativeBinomial) -> tuple[Tensor, Tensor]:
     """Return log p and log(1 - p), exact also for logits of +-80; of a rate, its logarithm."""
     if isinstance(q, Poisson):
-        return safe_log(q.rate), q.rate
+        return safe_log(widened(q.rate)), q.rate
     if given_form(q) == "logits":
         logits = widened(q.logits)
         return logsigmoid(logits), logsigmoid(-logits)
-    return safe_log(q.probs), safe_log(1 - q.probs)
+    probs = widened(q.probs)
+    return safe_log(probs), safe_log(1 - probs)
 
 
 def _times(count: Tensor, log: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d K"]:

@@ -20,6 +20,7 @@ from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
 from .foreign import converted
 from .ordered import Ordered
+from .point_form import one_hots
 
 Base = Bernoulli | Categorical | Categoricals
 Table = Float[Tensor, "*shape k"]
@@ -117,9 +118,7 @@ class Factors:
     def point(self, index: Tensor) -> Tensor:
         """Return the point with these category numbers, in a new tensor."""
         if self.kind == Kind.ONE_HOT:
-            flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
-            put = flat.scatter if inside_functorch() else flat.scatter_
-            return self.shaped(put(-1, index.long().unsqueeze(-1), 1.0))
+            return self.shaped(one_hots(index, self.k, self.dtype))
         flat = index.to(self.dtype)
         return self.shaped(flat.clone() if flat is index else flat)
 
@@ -134,9 +133,7 @@ class Factors:
         index = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != Kind.ONE_HOT:
             return put(-1, index, category.to(self.dtype).unsqueeze(-1))
-        row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
-        put_one = row.scatter if inside_functorch() else row.scatter_
-        row = put_one(-1, category[..., None, None], 1.0)
+        row = one_hots(category.unsqueeze(-1), self.k, self.dtype)
         return put(-2, index.unsqueeze(-1).expand(row.shape), row)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:

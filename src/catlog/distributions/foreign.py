@@ -1,6 +1,7 @@
 """Distributions of other libraries, converted to those that estimators know."""
 
 from collections.abc import Callable
+from functools import partial
 from inspect import isclass
 from typing import Any
 
@@ -49,6 +50,11 @@ def register_distribution(type: "type[Distribution] | str", convert: Convert) ->
         raise TypeError(
             "register_distribution: `type` must be a subclass of torch.distributions.Distribution "
             f"or its full name, as 'package.module.Class', but {type!r} was given."
+        )
+    if isclass(type) and (type in KNOWN or issubclass(type, Ordered)):
+        raise ValueError(
+            "register_distribution: `type` must be one that estimators do not know yet, but they "
+            f"take {type.__name__} as it is. Register a subclass of Distribution instead."
         )
     if not callable(convert):
         raise TypeError(
@@ -104,13 +110,8 @@ def _keys(kind: type) -> tuple[type | str, ...]:
     )
 
 
-def _masked(q: Any) -> Distribution:
-    return Categorical(logits=_all_logits(q), validate_args=False)
-
-
-def _one_hot(q: Any) -> Distribution:
-    """Convert torchrl's OneHotCategorical, whose points are one-hot though it is a Categorical."""
-    return OneHotCategorical(logits=_all_logits(q), validate_args=False)
+def _from_torchrl(kind: Callable[..., Distribution], q: Any) -> Distribution:
+    return kind(logits=_all_logits(q), validate_args=False)
 
 
 def _all_logits(q: Any) -> Tensor:
@@ -127,9 +128,10 @@ def _all_logits(q: Any) -> Tensor:
     return full.scatter(-1, chosen.masked_fill(padding, k), logits)[..., :k]
 
 
-for _name, _convert in {
-    "MaskedCategorical": _masked,
-    "MaskedOneHotCategorical": _one_hot,
-    "OneHotCategorical": _one_hot,
+for _name, _kind in {
+    "MaskedCategorical": Categorical,
+    "MaskedOneHotCategorical": OneHotCategorical,
+    "OneHotCategorical": OneHotCategorical,  # whose points are one-hot, though it is a Categorical
 }.items():
-    register_distribution(f"torchrl.modules.distributions.discrete.{_name}", _convert)
+    _full_name = f"torchrl.modules.distributions.discrete.{_name}"
+    register_distribution(_full_name, partial(_from_torchrl, _kind))

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..checks import check_is_tensor
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE
-from .markov_chain import MarkovChain
+from .markov_chain import MarkovChain, check_tables, serves_every_step
 from .ordered import widened
 
 
@@ -57,16 +57,7 @@ class LinearChainCRF(MarkovChain):
             )
         length, k = unary.shape[-2:]
         batch = unary.shape[:-2]
-        shared = pairwise.dim() in (2, len(batch) + 2)
-        tail = pairwise.shape[-2:] if shared else pairwise.shape[-3:]
-        lead = pairwise.shape[: pairwise.dim() - len(tail)]
-        if tail != ((k, k) if shared else (length - 1, k, k)) or lead not in (batch, ()):
-            sizes = "".join(f"{size}, " for size in batch)
-            raise ValueError(
-                f"LinearChainCRF: `pairwise` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
-                f"[{sizes}{length - 1}, {k}, {k}] to go with `unary` {tuple(unary.shape)}, but "
-                f"{tuple(pairwise.shape)} was given."
-            )
+        check_tables("LinearChainCRF", "pairwise", pairwise, unary.shape)
         inspects = can_inspect(validate_args is not False, unary, pairwise)
         if inspects:
             for name, weights in (("unary", unary), ("pairwise", pairwise)):
@@ -83,7 +74,8 @@ class LinearChainCRF(MarkovChain):
         states = states - level
         log_scale = level.sum((-1, -2))
         pairs = pairwise.clamp(min=IMPOSSIBLE)
-        pairs = (pairs.unsqueeze(-3) if shared else pairs).expand((*batch, length - 1, k, k))
+        pairs = pairs.unsqueeze(-3) if serves_every_step(pairs, batch) else pairs
+        pairs = pairs.expand((*batch, length - 1, k, k))
         message = states[..., -1, :]
         transitions = []
         for t in range(length - 2, -1, -1):

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..checks import broadcasts, check_count, check_is_tensor
-from .ordered import Ordered, widened
+from .ordered import Ordered, entropy_of, widened
 
 
 class MarkovChain(Ordered):
@@ -50,24 +50,14 @@ class MarkovChain(Ordered):
                 f"{tuple(initial.shape)} and {tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
-        shared = transition.dim() in (2, len(batch) + 2)
-        if shared and length is None:
+        if length is None and serves_every_step(transition, batch):
             raise ValueError(
                 "MarkovChain: `length` is needed if one `transition` serves every step."
             )
         if length is None:
             length = transition.shape[-3] + 1
         check_count("MarkovChain", "length", length)
-        table = (k, k) if shared else (length - 1, k, k)
-        lead, tail = transition.shape[: -len(table)], transition.shape[-len(table) :]
-        if tail != table or not broadcasts(lead, batch):
-            sizes = "".join(f"{size}, " for size in batch)
-            raise ValueError(
-                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
-                f"[{sizes}{length - 1}, {k}, {k}] ([*batch, k, k] or [*batch, T - 1, k, k]) to go "
-                f"with `initial` {tuple(initial.shape)} and length {length}, but "
-                f"{tuple(transition.shape)} was given. If it lacks the batch, expand it."
-            )
+        check_tables("MarkovChain", "transition", transition, (*batch, length, k))
         if emission is not None and (
             emission.dim() < 2
             or emission.shape[-1] == 0
@@ -82,7 +72,7 @@ class MarkovChain(Ordered):
         self.initial = widened(initial)
         self.transition = widened(transition)
         self.emission = None if emission is None else widened(emission)
-        self.shared = shared
+        self.shared = serves_every_step(transition, batch)
         self.length = length
         self.cardinalities = (k,) * length
         self.blocks = tuple((t,) for t in range(length))
@@ -110,30 +100,22 @@ class MarkovChain(Ordered):
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
-
-        def probs_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
-            log_probs = logits.log_softmax(-1)
-            probs = log_probs.exp()
-            return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
-
-        marginal, entropy = probs_and_entropy(self.initial)
-        terms = [entropy]
-        for t in range(self.length):
-            if t > 0:
-                step, entropy = probs_and_entropy(self._table(t))
-                terms.append((marginal * entropy).sum(-1))
-                # Not a matrix product, which autocast would compute in fewer bits.
-                marginal = (marginal.unsqueeze(-1) * step).sum(-2)
-            if self.emission is not None:
-                terms.append((marginal * probs_and_entropy(self.emission)[1]).sum(-1))
-        # At once: a running sum of thousands of equal terms rounds the same way at every step.
-        return torch.stack([term.expand(self.batch_shape) for term in terms]).sum(0)
+        states = self.marginals()[..., : self.length, : self.initial.shape[-1]]
+        of_steps = entropy_of(self.transition.log_softmax(-1), -1)
+        of_steps = of_steps.unsqueeze(-2) if self.shared else of_steps
+        entropy = entropy_of(self.initial.log_softmax(-1), -1)
+        entropy = entropy + (states[..., :-1, :] * of_steps).sum((-1, -2))
+        if self.emission is None:
+            return entropy
+        of_observations = entropy_of(self.emission.log_softmax(-1), -1).unsqueeze(-2)
+        return entropy + (states * of_observations).sum((-1, -2))
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return the exact probabilities of every state, and of every observation, at each time."""
         marginal = self.initial.softmax(-1)
         states = [marginal]
         for t in range(1, self.length):
+            # Not a matrix product, which autocast would compute in fewer bits.
             marginal = (marginal.unsqueeze(-1) * self._table(t).softmax(-1)).sum(-2)
             states.append(marginal)
         parts = [torch.stack([state.expand_as(marginal) for state in states], -2)]
@@ -143,6 +125,27 @@ class MarkovChain(Ordered):
         most = max(self.cardinalities)
         table = torch.cat([pad(part, (0, most - part.shape[-1])) for part in parts], -2)
         return table.expand(self.batch_shape + table.shape[-2:])
+
+
+def serves_every_step(tables: Tensor, batch: torch.Size) -> bool:
+    """Return whether there is one table ``[k, k]`` or ``[*batch, k, k]`` for all steps."""
+    return tables.dim() in (2, len(batch) + 2)
+
+
+def check_tables(owner: str, name: str, tables: Tensor, states: tuple[int, ...]) -> None:
+    """Raise unless the tables of pairs fit chains of ``states`` [*batch, T, k]."""
+    *batch, length, k = states
+    is_shared = serves_every_step(tables, torch.Size(batch))
+    table = (k, k) if is_shared else (length - 1, k, k)
+    lead, tail = tables.shape[: -len(table)], tables.shape[-len(table) :]
+    if tail != table or not broadcasts(lead, tuple(batch)):
+        shapes = [[k, k], [*batch, k, k], [*batch, length - 1, k, k]]
+        *fitting, last = [str(shape) for shape in (shapes if batch else shapes[1:])]
+        raise ValueError(
+            f"{owner}: `{name}` must have shape {', '.join(fitting)} or {last} ([*batch, k, k] or "
+            f"[*batch, T - 1, k, k]) to go with {length} states of {k} categories, but "
+            f"{tuple(tables.shape)} was given. If it lacks the batch, expand it."
+        )
 
 
 def lookup(

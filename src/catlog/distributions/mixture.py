@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
 from .bayesian_network import BayesianNetwork, Node
+from .bit_counts import IMPOSSIBLE
 from .factors import Factors, factors
-from .foreign import register_distribution
+from .foreign import converted, register_distribution
 from .ordered import Ordered
 from .point_form import PointForm
-
-IMPOSSIBLE = -1e30  # as a log-probability; a sum of 10^8 of them is finite in float32
 
 
 class MixtureOfProducts(Ordered):
@@ -50,8 +49,6 @@ class MixtureOfProducts(Ordered):
         self.log_probs = _finite(law.log_probs)
         self.log_weights = _finite(_log_weights(mixture).to(law.real))
         self.cardinalities = law.cardinalities
-        self.blocks = tuple((i,) for i in range(law.d))
-        self.ancestors = tuple(range(i) for i in range(law.d))
         self.real = law.real
         self.device = law.device
         self.form = PointForm(law.kind, law.event_shape, law.dtype)
@@ -129,7 +126,14 @@ def _components(mixture: Any) -> Factors:
             "mixture: a torch.distributions.MixtureSameFamily is needed, but "
             f"{type(mixture).__name__} was given."
         )
-    return factors(mixture.component_distribution, validate=False)
+    components = mixture.component_distribution
+    if isinstance(converted(components), Ordered):
+        raise TypeError(
+            "mixture: its components must have independent variables, but those of "
+            f"{type(components).__name__} depend on each other. Use a catlog.BayesianNetwork whose "
+            "first node is the component."
+        )
+    return factors(components, validate=False)
 
 
 register_distribution(MixtureSameFamily, MixtureOfProducts)

@@ -52,8 +52,6 @@ class MultinomialCounts(Ordered):
         self.rest_share = pad(tail[..., 1:], (0, 1)) - pad(tail[..., :-1], (0, 1))
         self.n = n
         self.cardinalities = (n + 1,) * k
-        self.blocks = tuple((i,) for i in range(k))
-        self.ancestors = tuple(range(i) for i in range(k))
         self.fixed = frozenset([k - 1])
         self.real = law.real
         self.device = law.device

@@ -6,6 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -36,10 +37,11 @@ class Ordered(Distribution):
 
     A subclass sets
 
-    - ``blocks``: the variables of each block, in the order in which they are drawn;
     - ``cardinalities``: the number of categories of each variable;
-    - ``ancestors``: for each block, the variables that its conditionals depend on, directly or
-      through others;
+    - ``blocks``: the variables of each block, in the order in which they are drawn, if they are not
+      drawn one by one in the order of the event;
+    - ``ancestors``, with ``blocks``: for each block, the variables that its conditionals depend on,
+      directly or through others;
     - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where
       ``real`` is narrower;
     - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
@@ -55,8 +57,8 @@ class Ordered(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_enumerate_support = True
-    blocks: tuple[tuple[int, ...], ...]
     cardinalities: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...] = ()
     ancestors: tuple[frozenset[int] | range, ...]
     real: torch.dtype
     device: torch.device
@@ -64,6 +66,15 @@ class Ordered(Distribution):
     incremental: bool = False
     end: int | None = None
     form: PointForm | None = None
+
+    def __init__(
+        self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
+    ) -> None:
+        if not self.blocks:
+            d = len(self.cardinalities)
+            self.blocks = tuple((i,) for i in range(d))
+            self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
+        super().__init__(batch_shape, event_shape, validate_args=validate_args)
 
     def __repr__(self) -> str:
         sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
@@ -145,9 +156,12 @@ class Ordered(Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
-        u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
         with torch.no_grad():
-            return self.from_uniforms(self._rows(u)).reshape(shape)
+            points = self.direct_draws(prod(torch.Size(sample_shape)), None)
+            if points is None:
+                u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
+                points = self.from_uniforms(self._rows(u))
+            return points.reshape(shape)
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
         """Return the points that the inverse CDF makes from uniforms, block by block."""
@@ -158,7 +172,7 @@ class Ordered(Distribution):
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
+        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
@@ -203,8 +217,7 @@ class Ordered(Distribution):
         mean of ``-q.log_prob(x)`` over draws x has the right value, but a gradient that is zero in
         expectation.)
         """
-        log_prob = self.log_prob(self.enumerate_support())
-        return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
+        return entropy_of(self.log_prob(self.enumerate_support()), 0)
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return q(x_i = k) for every i and k, by enumeration."""
@@ -242,6 +255,26 @@ def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
 
 
+def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
+    """Return the shape of a batch, or raise if a single size was given."""
+    if isinstance(batch_shape, int):
+        raise TypeError(
+            f"{owner}: `batch_shape` must be a tuple of sizes, but {batch_shape} was given. Pass "
+            f"({batch_shape},)."
+        )
+    return torch.Size(batch_shape)
+
+
+def dtype_and_device(
+    dtype: torch.dtype | None, device: torch.device | str | None, tensors: Sequence[Tensor]
+) -> tuple[torch.dtype, torch.device]:
+    """Return what is given, else those of the first tensor, else torch's defaults."""
+    first = tensors[0] if tensors else torch.empty(0)
+    if isinstance(device, str):
+        device = torch.device(device)
+    return dtype or first.dtype, device or first.device
+
+
 def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
@@ -250,6 +283,12 @@ def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
             f"q: the conditional of variable {variable} must return logits of shape "
             f"{tuple(expected)}, but it returned {returned}."
         )
+
+
+def entropy_of(log_probs: Tensor, dim: int) -> Tensor:
+    """Return the entropy along a dimension; impossible categories get no gradient."""
+    probs = log_probs.exp()
+    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(dim)
 
 
 class IndependentBlocks(Ordered):

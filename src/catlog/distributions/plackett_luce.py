@@ -2,7 +2,6 @@
 
 from itertools import permutations
 from math import perm
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -69,8 +68,6 @@ class PlackettLuce(Ordered):
         self.scores = scores.masked_fill(~is_item, -torch.inf)
         self.k = k
         self.cardinalities = (d,) * k
-        self.blocks = tuple((j,) for j in range(k))
-        self.ancestors = tuple(range(j) for j in range(k))
         self.real = scores.dtype
         self.device = scores.device
         super().__init__(batch, torch.Size([k]), validate_args=validate_args)
@@ -99,12 +96,6 @@ class PlackettLuce(Ordered):
         unranked = unranked.masked_fill(unranked == -torch.inf, floor).logsumexp(-1, keepdim=True)
         remaining = torch.cat([ranked, unranked], -1).flip(-1).logcumsumexp(-1).flip(-1)[..., :-1]
         return (ranked - remaining).sum(-1).masked_fill(~is_possible, -torch.inf)
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        shape = self._extended_shape(torch.Size(sample_shape))
-        with torch.no_grad():
-            scores = self.scores.expand(shape[:-1] + self.scores.shape[-1:])
-            return gumbel_top_k(scores, self.k)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         if inside_functorch():
@@ -154,6 +145,7 @@ def gumbel_top_k(
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])
     """
+    check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
     # In float64, where neither large scores nor many items make ties.
     dtype = torch.float32 if scores.device.type == "mps" else torch.float64
     exponential = torch.empty(scores.shape, dtype=dtype, device=scores.device)

@@ -3,11 +3,20 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, Shaped
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ..estimator import Kind
+from ..tracing import inside_functorch
+
+
+def one_hots(
+    index: Int64[Tensor, "*lead"], k: int, dtype: torch.dtype
+) -> Shaped[Tensor, "*lead k"]:
+    """Return one-hot vectors. Unlike torch's ``one_hot``, ``vmap`` maps it."""
+    zeros = torch.zeros(index.shape + (k,), dtype=dtype, device=index.device)
+    put = zeros.scatter if inside_functorch() else zeros.scatter_
+    return put(-1, index.long().unsqueeze(-1), 1)
 
 
 @dataclass(frozen=True)
@@ -26,8 +35,9 @@ class PointForm:
 
     def point(self, index: Int64[Tensor, "*lead d"], k: int) -> Tensor:
         """Return the point with these category numbers, of at most ``k``, in a new tensor."""
-        flat = one_hot(index, k) if self.kind == Kind.ONE_HOT else index.clone()
-        return flat.to(self.dtype).reshape(index.shape[:-1] + self.event_shape)
+        is_one_hot = self.kind == Kind.ONE_HOT
+        flat = one_hots(index, k, self.dtype) if is_one_hot else index.clone().to(self.dtype)
+        return flat.reshape(index.shape[:-1] + self.event_shape)
 
     def index(self, x: Tensor, d: int) -> Int64[Tensor, "*lead d"]:
         """Return the category numbers of the ``d`` variables of points."""

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
+from ..checks import check_count
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
@@ -90,8 +91,6 @@ class Subset(Ordered):
         self.log_off = logsigmoid(-shifted).masked_fill(~is_item, 0.0).movedim(-1, 0)
         self.counts, self.totals = suffix_counts(self.log_on, self.log_off, _most(k, d) + 1)
         self.cardinalities = (2,) * d
-        self.blocks = tuple((i,) for i in range(d))
-        self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
         self.real = logits.dtype
         self.device = logits.device
         super().__init__(batch, torch.Size([d]), validate_args=validate_args)
@@ -199,15 +198,11 @@ class Subset(Ordered):
 
 def _check_k(k: object, d: int) -> None:
     """Raise unless ``k`` is an int from 0 to d or a tensor of integers."""
-    if isinstance(k, Tensor):
-        if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
-            raise TypeError(f"Subset: `k` must hold integers, but {k.dtype} was given.")
-    elif isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"Subset: `k` must be an int or a tensor of integers, but {k!r} was given.")
-    elif not 0 <= k <= d:
-        raise ValueError(
-            f"Subset: `k` must be between 0 and the number of items d = {d}, but {k} was given."
-        )
+    if not isinstance(k, Tensor):
+        hint = f"There are d = {d} items. A k per batch element is a tensor of integers."
+        check_count("Subset", "k", k, least=0, most=d, hint=hint)
+    elif k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
+        raise TypeError(f"Subset: `k` must hold integers, but {k.dtype} was given.")
 
 
 def _most(k: int | Tensor, d: int) -> int:

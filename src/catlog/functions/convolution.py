@@ -138,10 +138,8 @@ def best_tilt(log_terms: Terms, log_values: Float[Tensor, "n *batch"]) -> Float[
         cumulants = (log_terms + tilt[..., None, None] * term).logsumexp(-1).sum(-1)
         return cumulants + (log_values - tilt * total).amax(0)
 
-    is_finite = log_terms > -torch.inf
-    most = torch.where(is_finite, log_terms, -torch.inf).amax((-1, -2))
-    least = torch.where(is_finite, log_terms, torch.inf).amin((-1, -2))
-    high = (most - least + STEEPEST).expand_as(log_values[0])
+    least = log_terms.masked_fill(log_terms == -torch.inf, torch.inf).amin((-1, -2))
+    high = (log_terms.amax((-1, -2)) - least + STEEPEST).expand_as(log_values[0])
     low = -high
     for _ in range(SEARCH_STEPS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)

@@ -8,7 +8,14 @@ from torch.distributions import Distribution
 from ..checks import check_count, check_is_tensor
 from ..tracing import full_precision
 from .convolution import by_products
-from .tables import Variables, check_batch, check_own, padded_probs, register_tensors
+from .tables import (
+    Variables,
+    check_batch,
+    check_categories,
+    check_own,
+    padded_probs,
+    register_tensors,
+)
 
 
 class DigitsOfSum(nn.Module):
@@ -67,6 +74,7 @@ class DigitsOfSum(nn.Module):
     def _pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return digits ``[..., 2, N]`` and their sums ``[..., N]``, least significant first."""
         index = x.argmax(-1) if self.one_hot else x.long()
+        check_categories(self, index, self.base)
         places = self.target.shape[-1] - 1
         if index.shape[-1] != 2 * places:
             raise ValueError(
@@ -151,15 +159,14 @@ class DigitsOfSum(nn.Module):
         chance = torch.stack(carry, -1)  # that a carry comes into each place
         # The digit t without a carry comes from sums of t and t + k, and with one from one less.
         by_digit = total[..., :k] + nn.functional.pad(total[..., k:], (0, 1))
-        target = self.target.flip(-1)
-        lead = torch.broadcast_shapes(by_digit.shape[:-1], target[..., :-1].shape)
+        # The last place has no digits, so that their sum is 0.
+        no_digits = nn.functional.pad(torch.ones_like(by_digit[..., :1, :1]), (0, k - 1))
+        by_digit = torch.cat([by_digit, no_digits], -2)
+        target = self.target.long().flip(-1)
+        lead = torch.broadcast_shapes(by_digit.shape[:-1], target.shape)
         by_digit = by_digit.expand(*lead, k)
-        wanted = target[..., :-1].expand(lead).unsqueeze(-1) % k
+        wanted = target.expand(lead).unsqueeze(-1) % k
         without = by_digit.gather(-1, wanted).squeeze(-1)
         with_carry = by_digit.gather(-1, (wanted - 1) % k).squeeze(-1)
-        right = without + (with_carry - without) * chance[..., :-1]
-        right = torch.where((target[..., :-1] >= 0) & (target[..., :-1] < k), right, 0.0)
-        is_one = (target[..., -1] == 1).to(right.dtype)
-        is_zero = (target[..., -1] == 0).to(right.dtype)
-        last = is_zero + (is_one - is_zero) * chance[..., -1]
-        return torch.cat([right, last.unsqueeze(-1)], -1).flip(-1)
+        right = without + (with_carry - without) * chance
+        return torch.where((target >= 0) & (target < k), right, 0.0).flip(-1)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import check_chunk_size, check_count, check_is_tensor
-from ..tracing import full_precision
+from ..tracing import full_precision, inside_functorch
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
@@ -87,8 +87,7 @@ class BernoulliCrossEntropy(nn.Module):
         buffers: dict[int, Tensor] = {}
 
         def softplus(hidden: Tensor) -> Tensor:
-            traced = torch.is_grad_enabled() or torch.compiler.is_compiling()
-            if traced or hidden.dtype != weight.dtype:
+            if not _may_write() or hidden.dtype != weight.dtype:
                 return nn.functional.softplus(linear(hidden))
             rows = hidden.flatten(0, -2)
             if len(rows) not in buffers:
@@ -97,12 +96,18 @@ class BernoulliCrossEntropy(nn.Module):
             if bias is not None:
                 logits += bias
             torch.logaddexp(logits, logits.new_zeros(()), out=logits)
-            return logits.view(*hidden.shape[:-1], -1)
+            return logits.view(*hidden.shape[:-1], linear.out_features)
 
         def values(hidden: Float[Tensor, "n *batch h"]) -> Float[Tensor, "n *batch"]:
             return softplus(hidden).sum(-1) - (hidden * slope).sum(-1) - offset
 
         return values
+
+
+def _may_write() -> bool:
+    """Return whether results may be written into buffers, and Python may look at them."""
+    is_traced = torch.compiler.is_compiling() or inside_functorch()
+    return not (torch.is_grad_enabled() or is_traced)
 
 
 class FirstLayerLinear(nn.Module):
@@ -167,6 +172,8 @@ class FirstLayerLinear(nn.Module):
                 f"{PRECISIONS}, but {precision!r} was given."
             )
         check_count("FirstLayerLinear", "categories", categories)
+        if event_dims is not None:
+            check_count("FirstLayerLinear", "event_dims", event_dims)
         self.network = network
         self.head: Callable[[Tensor], Tensor] | None
         register_function(self, "head", head)
@@ -317,8 +324,9 @@ class FirstLayerLinear(nn.Module):
         fits = self._alternates() and not self.one_hot
         dtype = cast(nn.Linear, self.network[0]).weight.dtype
         plain = base.device.type == "cpu" and base.dtype == dtype and base.itemsize >= 4
-        eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+        return (
+            fits and plain and _may_write() and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+        )
 
     def _alternates(self) -> bool:
         """Return whether plain linear layers and ReLUs alternate, before a plain cross-entropy."""

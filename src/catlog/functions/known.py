@@ -1,5 +1,6 @@
 """A part of f with a known mean, as a control variate for the whole."""
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -119,16 +120,14 @@ class Known(nn.Module):
         write(updates, together=True)
 
 
+@dataclass(eq=False)
 class _Difference:
     """f less c times the deviation of the part from its mean, for one call of an estimator."""
 
-    def __init__(
-        self, known: Known, coefficient: Tensor, mean: Tensor, law: Factors | Conditionals
-    ) -> None:
-        self.known = known
-        self.coefficient = coefficient
-        self.mean = mean
-        self.law = law
+    known: Known
+    coefficient: Tensor
+    mean: Tensor
+    law: Factors | Conditionals
 
     def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         fx, gx = _floats(self.known.f(x.clone()), self.mean), _floats(self.known.part(x), self.mean)

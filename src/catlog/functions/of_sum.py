@@ -19,7 +19,15 @@ from .convolution import (
     spread,
     spread_logs,
 )
-from .tables import Variables, check_own, independent, register_function, register_tensors, widened
+from .tables import (
+    Variables,
+    check_categories,
+    check_own,
+    independent,
+    register_function,
+    register_tensors,
+    widened,
+)
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
 MOST_SUMS = 2**22
@@ -40,8 +48,8 @@ class OfSum(nn.Module):
     that the FFT's rounding error matters, in O(S^2). It is computed in float64.
 
     Args:
-        g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may
-            know the batch).
+        g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, or ``[rows, *batch,
+            *outputs]``, element by element (it may know the batch).
         categories: k, the number of categories of every variable (2 for bits).
         weights: ``[d]``; None: all one. Whether they are whole numbers is looked at here, once.
         one_hot: x is one-hot.
@@ -103,12 +111,7 @@ class OfSum(nn.Module):
         check_own("neighbours", self, OfSum)
         number, total = self._sum(x)
         k = self.categories
-        is_readable = x.device.type == "cpu" and can_inspect(True, number) and number.numel() > 0
-        if is_readable and int(number.max()) >= k:
-            raise ValueError(
-                "OfSum: `categories` must be the number of categories of every variable, but it is "
-                f"{k}, and x holds {int(number.max())}."
-            )
+        check_categories(self, number, k)
         if variables is not None:
             number = number.gather(-1, variables)
         category = torch.arange(k, dtype=number.dtype, device=x.device)
@@ -116,10 +119,13 @@ class OfSum(nn.Module):
             shifts = torch.arange(1 - k, k, dtype=number.dtype, device=x.device)
             values = self._rows(total.unsqueeze(-1) + shifts)
             shift = (category - number.unsqueeze(-1)).long() + (k - 1)
-            return values.unsqueeze(-2).expand(*number.shape, 2 * k - 1).gather(-1, shift)
+            lead, outputs = total.dim(), values.shape[total.dim() + 1 :]
+            values = values.unsqueeze(lead).expand(*number.shape, 2 * k - 1, *outputs)
+            shift = shift[(...,) + (None,) * len(outputs)].expand(*shift.shape, *outputs)
+            return values.gather(lead + 1, shift)
         weights = widened(self.weights if variables is None else self.weights[variables])
         sums = total[..., None, None] + weights.unsqueeze(-1) * (category - number.unsqueeze(-1))
-        return self._rows(sums.flatten(-2)).unflatten(-1, (-1, k))
+        return self._rows(sums.flatten(-2)).unflatten(total.dim(), (-1, k))
 
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_s \Pr(\sum_i w_i x_i = s)\, g(s)`."""
@@ -148,8 +154,9 @@ class OfSum(nn.Module):
         law = factors(q, validate=False)
         # Not from probabilities: those of saturated logits underflow, in float32 below exp(-103).
         log_terms = spread_logs(law.log_probs.double(), self.whole_weights)
-        log_values = safe_log(values)
-        tilt = best_tilt(log_terms, log_values)
+        log_values = safe_log(values).masked_fill(values.isnan(), torch.nan)
+        # Sums that q cannot draw may have any value, so others than finite ones do not count here.
+        tilt = best_tilt(log_terms, torch.where(log_values < torch.inf, log_values, -torch.inf))
         term = torch.arange(log_terms.shape[-1], dtype=tilt.dtype, device=tilt.device)
         log_terms = log_terms + tilt[..., None, None] * term
         log_sizes = log_terms.logsumexp(-1, keepdim=True)
@@ -158,7 +165,8 @@ class OfSum(nn.Module):
         total = torch.arange(len(values), dtype=tilt.dtype, device=tilt.device)
         tilted_by = tilt * total.view(-1, *[1] * tilt.dim())
         log_parts = safe_log(probs) + log_values - tilted_by
-        is_possible = (log_parts > -torch.inf).any(0)
+        log_parts = log_parts.masked_fill(probs.detach() == 0, -torch.inf)
+        is_possible = (log_parts != -torch.inf).any(0)
         log_mean = torch.where(is_possible, log_parts, 0.0).logsumexp(0)
         log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)
         return log_mean.to(law.real)
@@ -207,9 +215,10 @@ class OfSum(nn.Module):
         return terms, self.g(sums.clone()).double()
 
     def _rows(self, sums: Real[Tensor, "n *batch many"]) -> Tensor:
-        """Return g at ``many`` sums per draw, called with the batch in its last dimensions."""
-        many = sums.shape[-1]
-        return self.g(sums.movedim(-1, 0).flatten(0, 1)).unflatten(0, (many, -1)).movedim(0, -1)
+        """Return g at ``many`` sums per draw ``[n, *batch, many, *outputs]``."""
+        many, lead = sums.shape[-1], sums.dim() - 1
+        rows = self.g(sums.movedim(-1, 0).flatten(0, 1))
+        return rows.unflatten(0, (many, len(sums))).movedim(0, lead)
 
 
 def _whole(weights: Tensor) -> list[int] | None:

@@ -12,6 +12,7 @@ from ..checks import broadcasts
 from ..distributions.factors import Factors, factors
 from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
+from ..distributions.point_form import one_hots
 from ..tracing import can_inspect
 
 Variables = Int64[Tensor, "n *batch m"]
@@ -149,12 +150,17 @@ def as_one_hot(
                 f"{x.dtype} was given. Floats are bits, or one-hot vectors with one_hot=True."
             )
         return torch.stack([1 - x, x], -1)
+    check_categories(f, x, k)
+    return one_hots(x, k, torch.int64)
+
+
+def check_categories(f: nn.Module, x: Tensor, k: int) -> None:
+    """Raise if a category is not below ``k``, where it costs no synchronisation to look."""
     if x.device.type == "cpu" and can_inspect(True, x) and x.numel() > 0 and int(x.max()) >= k:
         raise ValueError(
             f"{type(f).__name__}: x must hold categories below {k}, the number of f's categories, "
             f"but it holds {int(x.max())}."
         )
-    return nn.functional.one_hot(x, k)
 
 
 def changes_from_current(
