@@ -94,8 +94,9 @@ def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) ->
     """Predict the times from both trials, and the variance from the nearer one that is known."""
     few, many = sorted((first, second), key=lambda trial: trial.samples)
     per_draw = pilot.user_step.ratio * pilot.least_step_seconds(first) / first.samples
-    points = [(trial.samples, min(trial.times)) for trial in (few, many)]
-    seconds = seconds_by_draws(*points, per_draw)
+    seconds = seconds_by_draws(
+        (few.samples, min(few.times)), (many.samples, min(many.times)), per_draw
+    )
     sources = [first]
     if second.moments.count >= settings.LEAST_REPEATS:
         sources.append(second)
