@@ -125,7 +125,7 @@ def test_a_run_that_failed_at_its_first_step_does_not_block(
         execute(CONFIG, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b"])
+@pytest.mark.parametrize("name", ["../../x", "/x", "..", "a/b"])
 def test_no_estimator_name_leaves_the_root(name: str, tmp_path: Path) -> None:
     config, root = replace(CONFIG, estimator=name), tmp_path / "root" / "deep"
     assert folder_for(config, root).resolve().parent == (root / "optimisation").resolve()

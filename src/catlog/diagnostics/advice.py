@@ -96,7 +96,8 @@ def advise(
     least biased one wins. If all categories are about equally likely, symmetries can hide the noise
     of an estimator until the first step, so the pilot adds noise to the logits. If only some calls
     of SlopeCateR correct (``every``), it is judged by the mean time and the variance over calls of
-    both kinds. It is not tried in a compiled `step`, where every call corrects.
+    both kinds. It is not tried beside a compiled `step`, whose kinds of calls the pilot cannot tell
+    apart.
 
     Nothing else changes: gradients, torch's random number generators and the buffers of the modules
     that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.

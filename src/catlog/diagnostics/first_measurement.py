@@ -12,7 +12,7 @@ from .reference_gradients import is_needed_as_reference
 from .trials import Trial
 
 NO_TIME = "the pilot had no time for it"
-ALIKE_IF_COMPILED = "your step is compiled, and in compiled code all of its calls are alike"
+KINDS_IF_COMPILED = "your step is compiled, and the pilot cannot see which of its calls correct"
 TOO_SLOW = "its steps take too long, even if they had no noise"
 
 
@@ -77,7 +77,7 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
     if least_seconds > most_seconds or same_was_slow:
         return f"its {trial.evaluations} evaluations take too long for what they gain"
     if trial.kinds > 1 and pilot.user_step.is_compiled:
-        return ALIKE_IF_COMPILED
+        return KINDS_IF_COMPILED
     has_time = time_left == inf or time_left >= settings.RESERVE_STEPS * pilot.leader_seconds
     return None if has_time else NO_TIME
 
