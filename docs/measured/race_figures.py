@@ -93,7 +93,7 @@ def race(path: Path) -> None:
     axes.axhline(TARGET, color="#9ca3af", linewidth=0.8, linestyle=":")
     axes.set(ylim=(99, 130), xlim=(0, 18), xlabel="seconds of training")
     axes.set_ylabel("negated train bound")
-    figure.legend(ncols=3, loc="outside lower center", frameon=False)
+    figure.legend(ncols=2, loc="outside lower center", frameon=False)
     clean(axes)
     figure.savefig(path, dpi=130)
 
