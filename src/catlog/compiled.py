@@ -6,26 +6,17 @@ from contextlib import contextmanager
 from copy import deepcopy
 from inspect import unwrap
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .estimators import SlopeCateR
+
 # Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
 # GPU's threads idle.
 OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
-
-
-@runtime_checkable
-class CorrectsSeldom(Protocol):
-    """An estimator that corrects in some calls only, such as ``SlopeCateR(every=4)``."""
-
-    every: int
-    corrects: bool | None
-
-    def toss(self) -> bool:
-        """Return at random whether a call should correct."""
 
 
 class Recording(NamedTuple):
@@ -56,8 +47,8 @@ class CompiledStep:
     ) -> None:
         self.loss = loss
         self.optimiser = optimiser
-        self.estimator: CorrectsSeldom | None = None
-        if isinstance(estimator, CorrectsSeldom) and estimator.every > 1:
+        self.estimator: SlopeCateR | None = None
+        if isinstance(estimator, SlopeCateR) and estimator.every > 1:
             self.estimator = estimator
         self.group = group
         self.warmup = warmup
@@ -114,12 +105,8 @@ class CompiledStep:
         """Run a step in which the estimator corrects or does not; None changes nothing."""
         if self.estimator is None:
             return self._step(*inputs)
-        decided = self.estimator.corrects
-        self.estimator.corrects = corrects
-        try:
+        with self.estimator.deciding(corrects):
             return self._step(*inputs)
-        finally:
-            self.estimator.corrects = decided
 
     def _average(self) -> None:
         """Average all gradients over ranks, in one message per dtype; a graph can capture it."""

@@ -26,12 +26,9 @@ def of_each_kind(E: Estimator, call: Callable[[], Result]) -> list[Result]:
         return [call()]
     assert isinstance(E, SlopeCateR)
     results = []
-    try:
-        for corrects in (True, False):
-            E.corrects = corrects
+    for corrects in (True, False):
+        with E.deciding(corrects):
             results.append(call())
-    finally:
-        E.corrects = None
     return results
 
 

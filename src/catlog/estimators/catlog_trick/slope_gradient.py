@@ -11,6 +11,7 @@ from ...estimator import Kind
 from ...evaluation.evaluate import check_finite
 from ...evaluation.learning import write
 from ..logit_gradients import finite_log_probs
+from ..relaxations.reinmax import times_jacobian
 from ..relaxations.relaxation import straight_through, to_point, weighted_log_odds
 from .corrections import add_at
 from .slope_predictions import make_predictions
@@ -54,10 +55,9 @@ def predicted_points(
         mean = weighted_log_odds(law, weight)
     else:
         logits, above = finite_log_probs(law), flat - p
-        straight = p * logits - p * (p * logits).sum(-1, keepdim=True)
         squared = above * (above * logits).sum(-1, keepdim=True)
         half = beta.unsqueeze(-1) / 2
-        mean = (alpha.unsqueeze(-1) - half) * straight + half * squared
+        mean = (alpha.unsqueeze(-1) - half) * times_jacobian(p, logits) + half * squared
     return straight_through(law, x, to_point(law, mean))
 
 

@@ -1,5 +1,7 @@
 """SlopeCateR: gradients predicted from derivatives of f, with exact corrections."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 
 import torch
@@ -202,6 +204,16 @@ class SlopeCateR(FromDraws, nn.Module):
         """Return True with probability 1 / ``every``: whether a call should correct."""
         device = torch.device("cpu") if generator is None else generator.device
         return float(rand((), device=device, generator=generator)) * self.every < 1
+
+    @contextmanager
+    def deciding(self, corrects: bool | None) -> Iterator[None]:
+        """Let all calls inside correct, or none; afterwards ``corrects`` is as before."""
+        before = self.corrects
+        self.corrects = corrects
+        try:
+            yield
+        finally:
+            self.corrects = before
 
     def _calls_to_correct(self, x: Tensor, generator: torch.Generator | None) -> int:
         """Return how many calls the corrections of this call stand for; 0: it has none."""
