@@ -11,7 +11,8 @@ SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_esti
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit shapes test-peers test-pyro test-transformers test-scale \
-	test-benchmarks test-kills test-compile test-versions battery coverage docs bench suite clean
+	test-benchmarks test-kills test-compile test-versions planted-bugs battery coverage docs bench \
+	suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -128,6 +129,9 @@ bench: .venv/ready  ## measure time, memory and variance, written to results/ (2
 
 suite: .venv/ready  ## every estimator on every problem (resumes where it was interrupted)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quality suite
+
+planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by one, and see whether the tests notice (half an hour)
+	$(BIN)/python tests/planted_bugs.py
 
 clean:  ## remove the environment and what was built
 	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov \

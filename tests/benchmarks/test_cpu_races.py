@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from catlog.estimator import label
 from catlog.experiments import records
-from scripts import run
+from support.scripts import run
 
 Row = dict[str, object]
 SHORT = Run("attention", "ReinMax(2)", 101, target=None, limit=0.1, every=0.05)

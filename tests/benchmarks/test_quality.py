@@ -9,7 +9,7 @@ from catlog import ESTIMATORS
 from catlog.experiments import records
 from catlog.testing.settings import supports
 from catlog.testing.test_battery import LIMIT
-from scripts import run
+from support.scripts import run
 
 # The evaluations of SCateR(1) on the problems with dependent variables.
 STRUCTURED = {"chain": 16, "chain, interactions": 16, "dag": 19, "transformer": 85, "mdp": 25}

@@ -15,8 +15,8 @@ from torch.distributions import Independent, OneHotCategorical
 import catlog
 from benchmarks import arithmetic
 from catlog.experiments import records
-from gradients import assert_same
-from scripts import ROOT, run
+from support.gradients import assert_same
+from support.scripts import ROOT, run
 
 Measure = Callable[..., list[records.Row]]
 

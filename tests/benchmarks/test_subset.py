@@ -7,7 +7,7 @@ import torch
 from benchmarks.subset_autoencoder import Autoencoder, sum_of_gamma
 
 from catlog.experiments import records
-from scripts import run
+from support.scripts import run
 
 
 def test_subset(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import catlog
 from catlog.testing.settings import estimators, supports
-from compiling import LAWS, check, why_not_inductor
+from support.compiling import LAWS, check, why_not_inductor
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor()),

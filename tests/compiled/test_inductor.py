@@ -10,7 +10,7 @@ import torch
 
 import catlog
 from catlog.testing.settings import estimators, one_of_each
-from compiling import check, why_not_inductor, widest
+from support.compiling import check, why_not_inductor, widest
 
 pytestmark = [
     pytest.mark.usefixtures("own_inductor_cache"),

@@ -15,8 +15,8 @@ import catlog
 from catlog.estimator import Kind
 from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
-from laws import KINDS
 from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of
+from support.laws import KINDS
 
 # Variables, categories, and the distribution of logits [batch, variables, categories].
 LAWS: dict[str, tuple[int, int, Callable[[Tensor], Distribution]]] = {

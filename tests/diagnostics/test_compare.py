@@ -38,7 +38,7 @@ from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, w
 from catlog.estimator import BITS, FromDraws, Function, label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
-from laws import bits, integers, one_hots
+from support.laws import bits, integers, one_hots
 
 ONE = torch.ones(6, dtype=torch.float64)
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)

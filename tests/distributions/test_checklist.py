@@ -29,9 +29,9 @@ from catlog.distributions.copies import Copies
 from catlog.distributions.inverse_cdf import ancestral
 from catlog.sampling.draw import draw
 from catlog.testing.cases import normals
-from chi_square import p_value, tally
-from samplers import cells, combine
-from structured_cases import ALL_CASES, FORMS, STRUCTURED_CASES, StructuredCase, extreme
+from support.chi_square import p_value, tally
+from support.samplers import cells, combine
+from support.structured_cases import ALL_CASES, FORMS, STRUCTURED_CASES, StructuredCase, extreme
 
 FALSE_ALARMS = 1e-6  # of one chi-square test; there are two for each case
 DRAWS = 100_000

@@ -21,7 +21,7 @@ from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
 from catlog.testing import z_limit
 from catlog.testing.cases import seeded
-from gradients import assert_same, with_gradients
+from support.gradients import assert_same, with_gradients
 
 
 def double(*numbers):

@@ -21,8 +21,8 @@ from catlog.sampling.draw import DRAWS, categories, draw, uniforms
 from catlog.testing.cases import normals, seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
-from gradients import with_gradients
-from laws import bits, integers, one_hots
+from support.gradients import with_gradients
+from support.laws import bits, integers, one_hots
 
 double = partial(torch.tensor, dtype=torch.float64)
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}

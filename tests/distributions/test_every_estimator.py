@@ -27,8 +27,8 @@ from catlog.estimators.catlog_trick import scater
 from catlog.sampling.interventions import Interventions
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select
-from samplers import Outcomes, count, entries, outcomes
-from structured_cases import (
+from support.samplers import Outcomes, count, entries, outcomes
+from support.structured_cases import (
     ALL_CASES,
     ALONE,
     COPIES,

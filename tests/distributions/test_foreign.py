@@ -26,9 +26,9 @@ from catlog.distributions.point_form import PointForm
 from catlog.estimator import Kind
 from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
-from gradients import assert_same
-from operations import Operations
-from structured_cases import STRUCTURED_CASES, every
+from support.gradients import assert_same
+from support.operations import Operations
+from support.structured_cases import STRUCTURED_CASES, every
 
 bits = STRUCTURED_CASES["mixture of bits"].distribution
 

@@ -15,7 +15,7 @@ from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f
 from catlog.testing.cases import normals
-from gradients import assert_same
+from support.gradients import assert_same
 
 K, D, END = 3, 4, 1
 

@@ -20,9 +20,9 @@ import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
-from gradients import assert_same, with_gradients
-from samplers import cells, combine, independent_draws, interventions
-from structured_cases import STRUCTURED_CASES, StructuredCase, choices
+from support.gradients import assert_same, with_gradients
+from support.samplers import cells, combine, independent_draws, interventions
+from support.structured_cases import STRUCTURED_CASES, StructuredCase, choices
 
 
 def case_of(theta: Tensor, distribution: Callable[[Tensor], Ordered]) -> StructuredCase:

@@ -20,11 +20,11 @@ from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
-from chi_square import p_value, tally
-from gradients import assert_same
-from operations import Operations
-from samplers import independent_draws
-from structured_cases import ALL_CASES
+from support.chi_square import p_value, tally
+from support.gradients import assert_same
+from support.operations import Operations
+from support.samplers import independent_draws
+from support.structured_cases import ALL_CASES
 
 FALSE_ALARMS = 1e-6  # of one chi-square test
 DRAWS = 100_000

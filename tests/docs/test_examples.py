@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 import torch
 
-from scripts import ROOT
+from support.scripts import ROOT
 
 Run = Callable[..., str]
 

@@ -16,7 +16,7 @@ from catlog.estimators import catlog_trick
 from catlog.functions import DigitsOfSum
 from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
-from laws import KINDS, integers
+from support.laws import KINDS, integers
 
 LOGITS = torch.randn(20, 3, 3, generator=seeded())
 DISTRIBUTIONS = KINDS | {

@@ -15,8 +15,8 @@ from catlog.estimators.catlog_trick import kernel_critic
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each, select, supports
-from compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
-from laws import bits, integers
+from support.compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
+from support.laws import bits, integers
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

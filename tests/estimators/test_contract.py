@@ -9,7 +9,7 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.estimator import ANY
 from catlog.testing.cases import seeded
-from laws import bits, one_hots
+from support.laws import bits, one_hots
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -21,7 +21,7 @@ from catlog.estimators import ESTIMATORS
 from catlog.estimators.relaxations import gumbel_softmax
 from catlog.sampling import draw
 from catlog.testing.cases import seeded
-from laws import bits, one_hots
+from support.laws import bits, one_hots
 
 OFFERING = sorted(name for name, E in ESTIMATORS.items() if "draws" in signature(E).parameters)
 BATCH, D, K = 5, 6, 4

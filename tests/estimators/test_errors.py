@@ -29,7 +29,7 @@ from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
 from catlog.testing.settings import continuous, supports
-from laws import KINDS, bits, integers
+from support.laws import KINDS, bits, integers
 
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),

@@ -13,7 +13,7 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS, continuous, select
-from laws import bits
+from support.laws import bits
 
 COUPLING = torch.randn(3, 3, generator=seeded()).double()
 LOGITS = torch.randn(4, 3, generator=seeded(1)).double()

@@ -12,8 +12,8 @@ import catlog
 from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.evaluation.learning import frozen, write
 from catlog.testing import z_limit
-from compiling import why_not_inductor
-from laws import bits
+from support.compiling import why_not_inductor
+from support.laws import bits
 
 # torch raises them when it compiles.
 pytestmark = pytest.mark.filterwarnings(

@@ -20,8 +20,8 @@ from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction, seeded
-from gradients import assert_same, with_gradients
-from laws import bits, integers
+from support.gradients import assert_same, with_gradients
+from support.laws import bits, integers
 
 POSITIVE = "network"  # the function of the battery that is an exponential
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]

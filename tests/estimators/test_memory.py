@@ -21,7 +21,7 @@ from catlog import (
     MarkovChain,
     SCateR,
 )
-from laws import integers
+from support.laws import integers
 
 
 def storages(values: object) -> dict[int, int]:

@@ -13,7 +13,7 @@ import catlog
 from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverageBaseline, Reinforce, SlopeCateR
 from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
-from laws import bits, one_hots
+from support.laws import bits, one_hots
 
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     "bits": lambda logits: bits(logits[..., 0]),

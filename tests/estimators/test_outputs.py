@@ -15,8 +15,8 @@ from catlog.functions import DigitsOfSum, Pool, Sharded
 from catlog.testing import test_outputs as battery
 from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
-from gradients import assert_same
-from laws import bits, integers
+from support.gradients import assert_same
+from support.laws import bits, integers
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports

@@ -10,7 +10,7 @@ import torch
 
 from catlog import Pathwise
 from catlog.testing.settings import judge_only, load_estimator
-from scripts import ROOT, run
+from support.scripts import ROOT, run
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
 

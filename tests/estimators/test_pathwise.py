@@ -21,7 +21,7 @@ from torch.testing import assert_close
 
 import catlog
 from catlog.testing.cases import normals, seeded
-from laws import bits, integers
+from support.laws import bits, integers
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
 Parameters = dict[str, Tensor]

@@ -13,7 +13,7 @@ from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThro
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import DRAWS, draw
 from catlog.testing.cases import seeded
-from laws import bits, one_hots
+from support.laws import bits, one_hots
 
 search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 seeds = st.integers(0, 2**32 - 1)

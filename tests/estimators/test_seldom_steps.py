@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import catlog
 from catlog.compiled import CompiledStep, Recording
-from laws import bits
+from support.laws import bits
 
 X = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
 START = torch.tensor([0.3])

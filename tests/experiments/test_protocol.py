@@ -20,7 +20,7 @@ from catlog.experiments import DVAE, execute, records
 from catlog.experiments.protocol import ProtocolTask
 from catlog.experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
 from catlog.report.runs import Evidence, method_label
-from laws import bits, one_hots
+from support.laws import bits, one_hots
 
 MODELS, BATCH, D = 3, 4, 5
 

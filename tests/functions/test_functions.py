@@ -24,9 +24,9 @@ from catlog.functions import (
 )
 from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
-from gradients import assert_same as assert_same_estimates
-from laws import KINDS
-from operations import Operations
+from support.gradients import assert_same as assert_same_estimates
+from support.laws import KINDS
+from support.operations import Operations
 
 LAWS = KINDS | {
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :])

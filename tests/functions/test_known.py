@@ -22,8 +22,8 @@ from catlog import (
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
-from gradients import assert_same
-from laws import bits, integers
+from support.gradients import assert_same
+from support.laws import bits, integers
 
 
 class Rest(nn.Module):

@@ -21,8 +21,8 @@ from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
 from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
 from catlog.testing.cases import normals, seeded
-from gradients import assert_same, with_gradients
-from laws import KINDS, bits, integers
+from support.gradients import assert_same, with_gradients
+from support.laws import KINDS, bits, integers
 
 LAWS = KINDS | {
     "bits by probs": lambda logits: Independent(Bernoulli(probs=logits[..., 0].sigmoid()), 1),

@@ -24,7 +24,7 @@ from catlog.functions import (
     first_layer_linear,
 )
 from catlog.testing.cases import normals
-from laws import KINDS, bits, integers
+from support.laws import KINDS, bits, integers
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)

@@ -29,8 +29,8 @@ from catlog.functions import Additive, Known, OfSum
 from catlog.sampling.draw import draw
 from catlog.sampling.interventions import noise_shape
 from catlog.testing.cases import normals, seeded
-from chi_square import p_value, tally
 from real_sizes import NoHostCopies
+from support.chi_square import p_value, tally
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 each_device = pytest.mark.parametrize("device", DEVICES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from catlog.experiments import records
-from scripts import ROOT, run
+from support.scripts import ROOT, run
 
 SECTIONS = ("ceilings", "dvae", "categorical", "addition", "scaling", "memory")
 

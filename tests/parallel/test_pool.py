@@ -29,8 +29,8 @@ import catlog
 from catlog.functions import Pool, RowError
 from catlog.parallel import processes, serving
 from catlog.testing.cases import seeded
-from gradients import assert_same
 from leftovers import MARK, leftovers, marked
+from support.gradients import assert_same
 
 
 def simulator(point: Any) -> Any:

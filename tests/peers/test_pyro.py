@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 import catlog
 from catlog.distributions import Node
 from catlog.testing.cases import normals
-from gradients import assert_same
+from support.gradients import assert_same
 
 pyro = pytest.importorskip("pyro", reason="pyro-ppl is not installed: run `make test-peers`")
 

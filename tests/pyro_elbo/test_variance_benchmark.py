@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from catlog.experiments import records
-from scripts import run
+from support.scripts import run
 
 
 def test_variances(tmp_path: Path) -> None:

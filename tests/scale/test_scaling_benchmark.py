@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from catlog.experiments import records
-from scripts import run
+from support.scripts import run
 
 
 def test_the_quick_benchmark_counts_messages(tmp_path: Path) -> None:

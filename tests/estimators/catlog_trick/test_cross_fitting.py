@@ -14,7 +14,7 @@ from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, 
 from catlog.estimators.catlog_trick.one_fit import OneFit, inverse_factor
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected, outcomes
 from catlog.testing.cases import normals, seeded
-from laws import integers
+from support.laws import integers
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3

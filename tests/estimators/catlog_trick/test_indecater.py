@@ -9,8 +9,8 @@ from torch import Tensor
 import catlog
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
-from enumerated import gradients, gradients_at, variances
-from laws import bits, integers
+from support.enumerated import gradients, gradients_at, variances
+from support.laws import bits, integers
 
 
 def test_one_variable_gives_the_exact_gradient() -> None:

@@ -17,8 +17,8 @@ from catlog.estimators.catlog_trick.kernel_critic import (
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import seeded
-from gradients import assert_same
-from laws import bits, integers
+from support.gradients import assert_same
+from support.laws import bits, integers
 
 
 def random_state(size: int, generator: torch.Generator) -> MemoryCateR:

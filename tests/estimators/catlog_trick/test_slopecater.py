@@ -21,8 +21,8 @@ from catlog.estimators.catlog_trick.corrections import (
 from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import seeded
-from laws import bits, one_hots
-from more_cases import MASKED_ONE_HOT
+from support.laws import bits, one_hots
+from support.more_cases import MASKED_ONE_HOT
 
 
 def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repeats: int) -> Tensor:

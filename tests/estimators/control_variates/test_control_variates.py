@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from catlog import BBVI, NVIL, REBAR, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
-from compiling import assert_compiles
-from enumerated import EventNetwork, function_of, gradients, network, train, variances
-from gradients import assert_same
-from laws import bits
-from more_cases import MASKED_ONE_HOT
+from support.compiling import assert_compiles
+from support.enumerated import EventNetwork, function_of, gradients, network, train, variances
+from support.gradients import assert_same
+from support.laws import bits
+from support.more_cases import MASKED_ONE_HOT
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {

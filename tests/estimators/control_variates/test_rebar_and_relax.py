@@ -12,8 +12,8 @@ import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import REBAR, RELAX, Reinforce
 from catlog.testing import CASES, PARAMETER, Case
 from catlog.testing.cases import seeded
-from enumerated import EventNetwork, function_of, train
-from gradients import assert_same
+from support.enumerated import EventNetwork, function_of, train
+from support.gradients import assert_same
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 

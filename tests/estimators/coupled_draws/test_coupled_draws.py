@@ -23,8 +23,8 @@ from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weigh
 from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import seeded
-from more_cases import MORE_CATEGORIES
-from simplex import Cells, cells
+from support.more_cases import MORE_CATEGORIES
+from support.simplex import Cells, cells
 
 BITS = ("bits", "bits by probs", "bits, two event dims")
 SMALL = tuple(CASES)

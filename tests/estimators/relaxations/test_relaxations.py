@@ -18,10 +18,10 @@ from catlog.distributions.factors import factors
 from catlog.sampling.gumbel import gumbels_given_argmax
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
 from catlog.testing.cases import normals, seeded
-from enumerated import function_of
-from gradients import assert_same
-from laws import bits, one_hots
-from smooth_functions import bias, multilinear, plain, quadratic
+from support.enumerated import function_of
+from support.gradients import assert_same
+from support.laws import bits, one_hots
+from support.smooth_functions import bias, multilinear, plain, quadratic
 
 LIMIT = z_limit(64)  # at most 63 numbers are compared at once
 

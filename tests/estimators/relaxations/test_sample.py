@@ -17,7 +17,7 @@ from catlog import DARN, ESTIMATORS, GumbelRao, GumbelSoftmax, ReinMax, Straight
 from catlog.testing import z_limit
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import VARIANTS
-from compiling import assert_compiles
+from support.compiling import assert_compiles
 
 SLOPE_BASED = {
     f"{name}({options})": replace(ESTIMATORS[name](**options), samples=1)

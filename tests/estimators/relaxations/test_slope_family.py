@@ -26,7 +26,7 @@ from catlog import (
 from catlog.testing import CASES, z_limit
 from catlog.testing.battery import z_scores
 from catlog.testing.cases import normals, seeded
-from smooth_functions import bias, multilinear, plain, quadratic
+from support.smooth_functions import bias, multilinear, plain, quadratic
 
 K = 4
 THETA = normals(K)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import catlog
 from catlog import BBVI, NVIL, RLOO, RODEO, DoubleCV
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
-from enumerated import function_of, gradients, network, variances
+from support.enumerated import function_of, gradients, network, variances
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 

@@ -11,8 +11,8 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog import VIMCO
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
-from gradients import assert_same
-from more_cases import MORE_CATEGORIES
+from support.gradients import assert_same
+from support.more_cases import MORE_CATEGORIES
 
 ALL_CASES = CASES | MORE_CATEGORIES
 

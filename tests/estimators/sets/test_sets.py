@@ -14,7 +14,6 @@ from torch.distributions import Bernoulli, Distribution, Independent
 from torch.testing import assert_close
 
 import catlog
-import samplers
 from catlog import MAPO, Exact, SumAndSample, UnorderedSet
 from catlog.distributions import Node, Ordered
 from catlog.distributions.conditionals import view
@@ -29,8 +28,9 @@ from catlog.estimators.sets.likely_and_rest import (
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
-from gradients import assert_same
-from structured_cases import STRUCTURED_CASES, subset
+from support import samplers
+from support.gradients import assert_same
+from support.structured_cases import STRUCTURED_CASES, subset
 
 
 def blocks(theta: Tensor) -> Distribution:

@@ -18,7 +18,7 @@ import catlog
 from catlog.distributions import Ordered
 from catlog.distributions.conditionals import structure, view
 from catlog.estimators.sets.likely_and_rest import beam_search
-from simplex import Cells, gumbel_cells
+from support.simplex import Cells, gumbel_cells
 
 
 @dataclass(frozen=True, eq=False)

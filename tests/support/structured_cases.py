@@ -25,7 +25,7 @@ import catlog
 from catlog.distributions import Node
 from catlog.testing.cases import grid as every
 from catlog.testing.cases import normals
-from laws import bits, integers, one_hots
+from support.laws import bits, integers, one_hots
 
 
 @dataclass(frozen=True)

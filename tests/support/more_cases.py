@@ -5,7 +5,7 @@ from torch.distributions import Categorical
 from torch.nn.functional import one_hot
 
 from catlog.testing.cases import CASES, POSSIBLE, Case, grid, normals
-from laws import integers
+from support.laws import integers
 
 MORE_CATEGORIES = {
     case.name: case

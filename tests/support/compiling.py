@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import catlog
 from catlog.testing.settings import supports
-from laws import KINDS
+from support.laws import KINDS
 
 LAWS = KINDS | {
     "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])
