@@ -13,5 +13,6 @@ except ModuleNotFoundError as error:
     ) from None
 
 from .elbo import ELBO as ELBO
+from .networks import rows as rows
 
-__all__ = ["ELBO"]
+__all__ = ["ELBO", "rows"]
