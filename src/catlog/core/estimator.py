@@ -1,0 +1,378 @@
+"""The contract of every estimator, and the one place where it is called."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..distributions.counts import Counts
+from ..estimator import Kind
+from ..tracing import inside_functorch
+from .dependent import DependentFactors
+from .evaluator import Evaluator, Function
+from .factors import Bits, Factors, IndependentFactors, OneHots
+from .randomness import Randomness
+from .settings import check_setting, label
+from .view import view
+
+Q = TypeVar("Q", bound=Factors)
+CLASSES = (Bits, IndependentFactors, OneHots, DependentFactors)
+
+TWICE = (
+    "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second "
+    "derivatives (create_graph=True, hessian) use Reinforce, RLOO or, where q has few points, "
+    "Exact."
+)
+
+
+class Estimate(NamedTuple):
+    r"""What an estimator returns.
+
+    Attributes:
+        value: of the estimate, ``[*batch]``.
+        surrogate: whose derivative is that of the estimate.
+        objective: of an estimator that learns by ``backward``: the squared norm of this call's
+            gradient in the logits of q, as a function of the estimator's parameters and of nothing
+            else that is differentiable. The estimate is unbiased for all parameters, so the
+            gradient of its squared norm is one of its variance. If the loss is
+            :math:`\sum_b w_b E_b`, the variance of its gradient is
+            :math:`\sum_b w_b^2 \operatorname{Var} g_b`. That is what ``backward`` differentiates,
+            so the parameters are trained to *lower* it, whatever the sign and scale of the loss.
+    """
+
+    value: Float[Tensor, "*batch"]
+    surrogate: Float[Tensor, "*batch"]
+    objective: Float[Tensor, "*batch"] | None = None
+
+
+@dataclass_transform(frozen_default=True)
+class Estimator(Generic[Q]):
+    r"""An expectation operator: ``E(f, q)`` estimates :math:`\mathbb{E}_{x\sim q}[f(x)]`.
+
+    - ``q``: a distribution with ``batch_shape = [*batch]`` (separate expectations) and
+      ``event_shape = [*event]`` (the random vector).
+    - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns
+      floats (or bools, for indicators) ``[n, *batch]``; those of 16 bits are widened to float32. f
+      may be a black box unless ``differentiates_f``, and it may have parameters. What else it may
+      offer (a table, its mean) is in :mod:`catlog.core.abilities`.
+
+    Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by
+    ``backward``) is this method's estimate of the expectation's gradient, in the parameters of q
+    and of f. Values compose: ``E(f, q).log()``, sums and products are differentiated by the
+    ordinary chain rule. *Second* derivatives (``create_graph=True``, ``hessian``) are right with
+    Exact, Reinforce and RLOO. With GumbelSoftmax they are those of the relaxation that it
+    differentiates. The other estimators raise an error if they are differentiated twice.
+
+    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f
+    and gets no gradient. The probability of a variable that is certain gets no gradient either: f
+    is unknown at its other categories, and so is the one-sided derivative. Gradients in the other
+    parameters are those with the impossible categories held at zero. Finite logits keep every
+    category possible.
+
+    **A method of your own** is a subclass ``class Mine(Estimator[IndependentFactors])``. The type
+    in brackets says which factors ``estimate`` takes. It is a frozen dataclass of its settings,
+    which are annotated class attributes and checked by their annotations. It defines one method,
+    :meth:`estimate`. All that methods have in common (reading q, checking f's values, chunks, the
+    generator, second derivatives) is done around it. One that learns derives from :class:`Learner`.
+
+    Attributes:
+        accepts: the kinds of distribution that q may be, from the type in brackets.
+        supports: the same, unless only some distributions of a kind can be taken.
+        target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound
+            of its draws instead of E[f].
+        unbiased: whether value and gradient are right in expectation, with the present settings.
+        twice: whether second derivatives are right, too, or are meant as they are; else they raise.
+        differentiates_f: whether the derivative of f in its input is used.
+        many_outputs: whether f may have output dimensions, which needs an estimate that is linear
+            in f; ``why_one_output`` says why not.
+        least_samples: the fewest draws that the method works with; ``too_few`` says what to use
+            instead of fewer.
+        instead: what to use for other kinds of distribution, for an error.
+        reference: who proposed it.
+    """
+
+    accepts: ClassVar[frozenset[Kind]]
+    supports: ClassVar[frozenset[Kind]]
+    target: ClassVar[Literal["expectation", "bound"]] = "expectation"
+    twice: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = True
+    why_one_output: ClassVar[str] = ""
+    least_samples: ClassVar[int] = 1
+    too_few: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
+    reference: ClassVar[str]
+
+    __repr__ = label
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            factors = get_args(base)
+            if factors and not isinstance(factors[0], TypeVar):
+                cls.accepts = _supported(factors[0])
+                if "supports" not in cls.__dict__:
+                    cls.supports = cls.accepts
+        if not issubclass(cls, nn.Module):
+            dataclass(frozen=True, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.check_settings({field.name: getattr(self, field.name) for field in fields(self)})  # type: ignore[arg-type]
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def differentiates_f(self) -> bool:
+        return False
+
+    def check_settings(self, settings: dict[str, object]) -> None:
+        """Raise unless all settings are what their annotations say."""
+        kinds = _annotations(type(self))
+        for name, value in settings.items():
+            hint = self.too_few if name == "samples" else ""
+            check_setting(type(self).__name__, name, value, kinds[name], hint)
+            if name == "samples" and value < self.least_samples:  # type: ignore[operator]
+                raise ValueError(
+                    f"{type(self).__name__}: `samples` must be at least {self.least_samples}, but "
+                    f"{value} was given. {self.too_few}"
+                )
+
+    def estimate(self, f: Evaluator, q: Q, draw: Randomness) -> Estimate:
+        """Return the value of the estimate, and a surrogate that has its gradient.
+
+        Args:
+            f: ``f(x)`` evaluates the function; see :class:`~catlog.core.evaluator.Evaluator`.
+            q: the factors of the distribution.
+            draw: ``draw.points(n)`` draws from q; see
+                :class:`~catlog.core.randomness.Randomness`.
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | tuple[Tensor, ...] | None = None,
+        outputs: int = 0,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "*batch_outputs"]:
+        """Return the estimate, ``[*batch]`` or ``[*batch, *outputs]``.
+
+        Args:
+            f: the function.
+            q: the distribution.
+            x: points to use instead of drawing them, ``[n, *batch, *event]``: replay, common random
+                numbers, exact tests.
+            noise: what to use instead of all else that is drawn, in that order.
+            outputs: the number of trailing output dimensions of f. With ``outputs=1``, f returns
+                ``[n, *batch, m]`` and the result is ``[*batch, m]``, an expectation per output. All
+                outputs share the draws, and each has the value and gradient that a separate call
+                would give.
+            generator: the source of randomness; torch's global one if None.
+            options: what a method takes besides; see its class.
+        """
+        owner = type(self).__name__
+        if outputs and not self.many_outputs:
+            _refuse_outputs(owner, self.why_one_output)
+        factors = view(q, outputs, self.accepts, owner, self.instead)
+        draw = Randomness(factors, x, noise, generator, self.least_samples, self.too_few)
+        evaluator = Evaluator(f, factors, getattr(self, "chunk_size", None))
+        estimate = self.estimate(evaluator, factors, draw, **options)  # type: ignore[arg-type]
+        if x is not None or noise is not None:
+            draw.check_used(owner)
+        return attached(estimate, self.twice)
+
+    def evaluations(self, q: Distribution) -> int:
+        """Return how often a call evaluates f per batch element, by counting in a call."""
+        count = 0
+
+        def zero(x: Tensor) -> Tensor:
+            nonlocal count
+            count += len(x)
+            batch = x.dim() - len(factors.event_shape)
+            return (x.to(factors.real) * 0).flatten(batch).sum(-1) if batch < x.dim() else x * 0.0
+
+        factors = view(q, 0, self.accepts, type(self).__name__, self.instead)
+        self._count(zero, q)
+        return count
+
+    def _count(self, zero: Function, q: Distribution) -> None:
+        state = torch.random.get_rng_state()
+        with torch.enable_grad():
+            self(zero, q, generator=torch.Generator(view(q, 0, self.accepts, "").device))
+        torch.random.set_rng_state(state)
+
+
+class Learner(Estimator[Q], nn.Module):
+    """An estimator that learns: an ``nn.Module``.
+
+    One with parameters returns an ``objective``, and ``backward`` fills their ``grad``. Give
+    ``E.parameters()`` to a separate optimiser. One with buffers updates them by
+    :func:`catlog.core.learning.write`, in training mode.
+    """
+
+    forward = Estimator.__call__
+    __call__: Callable[..., Tensor] = nn.Module.__call__
+
+
+def _supported(factors: Any) -> frozenset[Kind]:
+    """Return the kinds of distribution that a type of factors, or a union, stands for."""
+    if factors is Counts:
+        return frozenset({Kind.COUNTS})
+    accepted = get_args(factors) or (factors,)
+    known = [cls.kinds for cls in CLASSES if issubclass(cls, accepted)]
+    return frozenset().union(*known)
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """Return the annotations of the settings of a class, those of ``__init__`` if it has one."""
+    found = cls.__dict__.get("_kinds")
+    if found is None:
+        source = cls.__init__ if issubclass(cls, nn.Module) else cls
+        found = get_type_hints(source, include_extras=True)
+        type.__setattr__(cls, "_kinds", found)
+    return found
+
+
+def _refuse_outputs(owner: str, reason: str) -> None:
+    raise ValueError(
+        f"outputs: {owner} takes functions with one output per point, because {reason}. Use "
+        "an estimator whose `many_outputs` is True, such as IndeCateR or RLOO, or one call per "
+        "output."
+    )
+
+
+def attached(estimate: Estimate, twice: bool = False) -> Float[Tensor, "*batch"]:
+    """Return a tensor with the value of an estimate and the gradient of its surrogate."""
+    value, surrogate, objective = estimate
+    result = surrogate if value is surrogate else tie(value, surrogate)
+    if objective is not None:
+        result = _applied(_Objective, result, objective)
+    return result if twice else once(result)
+
+
+def tie(
+    value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Return a tensor with the value of ``value`` and all derivatives of ``surrogate``."""
+    return value.detach() + (surrogate - surrogate.detach())
+
+
+def likelihood_ratio(log_prob: Tensor) -> Tensor:
+    r"""Return :math:`q(x) / q(x)` with the denominator held fixed: 1, with the derivatives of q(x)
+    over q(x).
+
+    The first derivative is the score. A mean of f times this ratio has, in expectation, all
+    derivatives of E[f].
+
+    Reference: Foerster et al., "DiCE: The infinitely differentiable Monte Carlo estimator", 2018.
+    """
+    return (log_prob - log_prob.detach()).exp()
+
+
+def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Return ``estimate``, with a gradient that raises an error when it is differentiated again.
+
+    A surrogate has the right first derivative. Its second one is wrong, because it treats the
+    weights as constants. Compiled code has no second derivatives anyway.
+    """
+    return estimate if torch.compiler.is_compiling() else _applied(_Once, estimate)
+
+
+def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Tensor:
+    """Apply a function of autograd.
+
+    ``Function.apply`` inspects the signature of ``forward`` at every call, which takes longer than
+    all the rest and matters inside torch.func only.
+    """
+    apply = function.apply
+    if not torch.compiler.is_compiling() and not inside_functorch():
+        apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    result: Tensor = apply(*tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Once(torch.autograd.Function):
+    """Identity on ``estimate``, whose gradient (or tangent) passes through :class:`_Refused`.
+
+    The estimate is passed along, so that differentiating again in anything behind it is refused.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(estimate: Tensor) -> Tensor:
+        return estimate.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():  # without create_graph there is no second derivative
+            return gradient
+        return _Refused.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _Refused.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+
+class _Refused(torch.autograd.Function):
+    """Identity on ``gradient``, which raises an error when it is differentiated."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, estimate: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        raise RuntimeError(TWICE)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        raise RuntimeError(TWICE)
+
+
+class _Objective(torch.autograd.Function):
+    """Identity on ``attached``. In the backward pass, ``objective`` gets the *squared* gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(attached: Tensor, objective: Tensor) -> Tensor:
+        return attached.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.square()

@@ -1,0 +1,380 @@
+"""f as estimators call it: the one place where it is evaluated, and its values are checked."""
+
+from collections.abc import Callable
+from math import ceil, isfinite, prod
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..tracing import can_inspect, in_inference_mode, inside_functorch
+from .abilities import has_mean, has_touches
+from .factors import Factors
+from .neighbours import Neighbours, Slots, Table
+
+Function = Callable[[Tensor], Tensor]
+
+NOT_DIFFERENTIABLE = (
+    "f: its derivative in x is needed by this estimator, but f's value does not depend "
+    "differentiably on x. Use a black-box estimator (RLOO, RELAX, IndeCateR without `variables`, "
+    "or with control='none'), or make f differentiable."
+)
+FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
+    [
+        *(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")),
+        "RoundBackward1",
+        "torch::autograd::NotImplemented",
+    ]
+)
+
+
+class Evaluator:
+    """f, for one call of an estimator.
+
+    Its values are floats of at least 32 bits, ``[n, *batch]``; with output dimensions ``[n, *batch,
+    *outputs]``, where q has batch dimensions of size 1.
+
+    Attributes:
+        f: the function that the user gave.
+        q: the factors of its points.
+        chunk_size: evaluations at once where many points are made; None: chosen for the device.
+    """
+
+    def __init__(self, f: Function, q: Factors, chunk_size: int | None = None) -> None:
+        if not callable(f):
+            raise TypeError(f"f must be a function of points, but {type(f).__name__} was given.")
+        self.f = f
+        self.q = q
+        self.chunk_size = chunk_size
+
+    def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        """Return f at points ``[n, *batch, *event]``; f gets a copy, and may write into it."""
+        return self._values(x.clone())
+
+    def through(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        """Return f at points that carry a derivative, or raise if f does not depend on it.
+
+        f may write into the points.
+        """
+        origin = x.grad_fn if self.q.validate and _is_eager() else None
+        fx = self._values(x)
+        if origin is not None and not depends(fx, origin):
+            raise ValueError(NOT_DIFFERENTIABLE)
+        return fx
+
+    def slope(self, x: Tensor) -> tuple[Float[Tensor, "n *batch"], Tensor]:
+        """Return f and its derivative in x at every point, by one batched backward pass.
+
+        If no gradient is wanted (``no_grad``, ``inference_mode``), nothing is differentiated and
+        the derivative is 0. With outputs there is one backward pass for each, and the derivatives
+        have the outputs where x has dimensions of size 1.
+        """
+        if in_inference_mode() or not torch.is_grad_enabled():
+            return self(x), torch.zeros_like(x)
+        if self.q.outputs:
+            fx, slope = self._slopes(x)
+        else:
+            (fx,), (slope,) = derivatives(lambda points: (self._values(points),), x)
+        if slope is None:
+            raise ValueError(NOT_DIFFERENTIABLE)
+        self.check_finite(slope, "f's derivative in x must have")
+        return fx, slope
+
+    def chunked(self, points: Callable[[slice], Tensor], rows: int) -> Float[Tensor, "rows *batch"]:
+        """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write there.
+
+        Only one chunk of points exists at a time, which bounds the memory.
+        """
+        values = []
+        for part in self.parts(rows):
+            chunk = points(part)
+            values.append(self._values(chunk))
+            del chunk  # before the next one is made
+        if not values:
+            return torch.zeros((0, *self.q.batch_shape), dtype=self.q.real, device=self.q.device)
+        return torch.cat(values) if len(values) > 1 else values[0]
+
+    def parts(self, rows: int) -> list[slice]:
+        """Return equal slices of ``rows``, each of at most ``chunk_size`` evaluations of f."""
+        if rows == 0:
+            return []
+        most = self.chunk_size or self._default_chunk_size()
+        count = ceil(rows / max(1, most // max(1, prod(self.q.batch_shape))))
+        step = ceil(rows / count)
+        return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+    def _default_chunk_size(self) -> int:
+        """Return how many evaluations of f are made at once.
+
+        On a GPU they fill it: 2**28 numbers are 1 GiB of float32 input. On a CPU they are few
+        enough to stay near its caches, and many enough that the threads seldom have to wait for
+        each other: every operation of f ends with such a wait, which takes milliseconds where
+        another program uses a core. 4,096 evaluations of a layer of 784 units are 13 MB, and a loss
+        has a few such temporaries. Together they stay below the 64 MB at which the C library's
+        allocator returns freed memory to the system. Points of many variables are fewer: 2**20
+        numbers, but no less than 1,024 points.
+        """
+        numbers = max(1, prod(self.q.event_shape))
+        if self.q.device.type == "cuda":
+            return max(1, 2**28 // numbers)
+        ranks = getattr(self.f, "ranks", 1)
+        return max(1024, min(4096, 2**20 // numbers)) * ranks
+
+    # Changes of one variable
+
+    def neighbours(
+        self,
+        x: Tensor,
+        fx: Float[Tensor, "rows *batch"],
+        variables: Slots | None = None,
+        per_variable: bool = False,
+    ) -> Table:
+        """Return ``f(x with x_i = k) - f(x)``, ``[n, *batch, d, k]``, without autograd; of the
+        given ``variables`` of each draw, ``[n, *batch, m, k]``; or with one draw per variable."""
+        with torch.no_grad():
+            return Neighbours(self, x, fx, variables, per_variable).changes()
+
+    def mean_neighbours(
+        self, x: Tensor, fx: Float[Tensor, "rows *batch"], per_variable: bool = False
+    ) -> Float[Tensor, "*batch d k"]:
+        """Return the mean of :meth:`neighbours` over the draws.
+
+        Draws with large tables are taken a few at a time, so that the tables of all of them never
+        exist at once. In compiled code this is done only if f has outputs, since how many draws
+        they are depends on the size of the batch.
+        """
+        q = self.q
+        group = q.d if per_variable else 1
+        draws = at_once = len(x) // group
+        if q.outputs or not torch.compiler.is_compiling():
+            # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
+            most = 2**28 if x.is_cuda else 2**22
+            at_once = max(1, most // max(1, fx[0].numel() * q.d * q.k))
+        total: Tensor | float = 0.0
+        for first in range(0, draws, at_once):
+            part = slice(first * group, (first + at_once) * group)
+            with torch.no_grad():
+                table = Neighbours(self, x[part], fx[part], None, per_variable).total()
+            total = table if first == 0 else total + table
+        return total / draws
+
+    # What f knows of itself
+
+    def mean(self) -> Float[Tensor, "*batch_outputs"] | None:
+        """Return f's own mean, checked; None if it has none, or does not know it for this q."""
+        if not has_mean(self.f):
+            return None
+        try:
+            mean: object = self.f.expectation(self.q.distribution)
+        except NotImplementedError:
+            return None
+        q, batch = self.q, self.q.seen_batch
+        is_tensor = isinstance(mean, Tensor) and mean.dim() == len(batch) + q.outputs
+        if not is_tensor or mean.shape[: len(batch)] != batch:  # type: ignore[attr-defined]
+            shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
+            raise ValueError(
+                f"f.expectation must return a tensor of shape {self._shape(batch)}, a mean per "
+                f"batch element of q{' and output of f' if q.outputs else ''}, but it returned "
+                f"{shape}."
+            )
+        mean = cast(Tensor, mean)
+        if not mean.is_floating_point():
+            raise TypeError(f"f.expectation must return floats, but it returned {mean.dtype}.")
+        self.check_finite(mean, "f.expectation must return")
+        return mean.to(q.real)
+
+    def shares(self, fx: Tensor) -> Float[Tensor, "*outputs d"] | float:
+        """Return the shares of the variables in the value of each output: equal, for those that
+        ``f.touches`` names. Any shares that do not depend on the draws keep it unbiased."""
+        q = self.q
+        if not q.outputs or not has_touches(self.f):
+            return 1 / q.d
+        touches: object = self.f.touches
+        expected = (q.d, *fx.shape[fx.dim() - q.outputs :])
+        is_bools = isinstance(touches, Tensor) and touches.dtype == torch.bool
+        if not is_bools or touches.shape != expected:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"f.touches must hold bools of shape {expected} ([variables, *outputs]), but it is "
+                f"{touches!r}."
+            )
+        by_output = cast(Tensor, touches).to(q.device).movedim(0, -1)
+        by_output = by_output | ~by_output.any(-1, keepdim=True)  # none: all
+        return by_output.to(q.real) / by_output.sum(-1, keepdim=True)
+
+    # Values
+
+    def _values(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        q = self.q
+        seen = q.seen(x)
+        fx: object = self.f(seen)
+        expected = x.shape[:1] + q.seen_batch
+        if not isinstance(fx, Tensor):
+            raise TypeError(
+                f"f must return a tensor of shape {self._shape(expected)}, but it returned "
+                f"{type(fx).__name__}."
+            )
+        if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
+            raise ValueError(self._wrong_shape(fx, tuple(seen.shape), expected))
+        if fx.device != x.device:
+            raise ValueError(
+                f"f must return its values on {x.device}, the device of its input, but they are on "
+                f"{fx.device}."
+            )
+        if fx.dtype == torch.bool:
+            return fx.to(q.real)
+        if not fx.is_floating_point():
+            raise TypeError(
+                f"f must return floats or bools, but it returned {fx.dtype}: end it with "
+                "`.float()` (or `.double()`)."
+            )
+        self.check_finite(fx, "f must return")
+        # Weights are differences of values and of their means, which 16 bits would round again.
+        if fx.dtype.itemsize < 4:
+            return fx.float()
+        # f may return the same memory at its next call, as simulators do.
+        return fx if fx.requires_grad else fx.clone()
+
+    def check_finite(self, values: Tensor, claim: str) -> None:
+        """Raise if a value is NaN or infinite, where Python may look."""
+        # The sum of finite numbers is finite, unless it overflows. It is one look, not three.
+        if not can_inspect(self.q.validate, values) or isfinite(values.detach().sum().item()):
+            return
+        is_bad = ~values.isfinite()
+        if bool(is_bad.any()):
+            bad = is_bad.nonzero()
+            first = tuple(bad[0].tolist())
+            raise ValueError(
+                f"{claim} finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, "
+                f"the first ({values[first].item()}) at index {first}. A q with "
+                "validate_args=False lets them through."
+            )
+
+    def _slopes(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return f and the derivative of every output, by one backward pass per output."""
+        q = self.q
+        sizes: list[torch.Size] = []
+
+        def value(points: Tensor) -> Tensor:
+            fx = self._values(points)
+            sizes.append(fx.shape[fx.dim() - q.outputs :])
+            return fx.flatten(fx.dim() - q.outputs)
+
+        if not _is_eager():
+            fx, pull = torch.func.vjp(value, x.clone())[:2]
+            columns = torch.eye(fx.shape[-1], dtype=fx.dtype, device=fx.device)
+            slopes = [pull(column.expand(fx.shape))[0] for column in columns]
+        else:
+            with torch.enable_grad():
+                leaf = x.detach().clone().requires_grad_()
+                copy = leaf.clone()
+                origin = copy.grad_fn
+                fx = value(copy)
+                if origin is None or not depends(fx, origin):
+                    return fx, None
+                totals = [column.sum() for column in fx.unbind(-1)]
+                slopes = [
+                    torch.autograd.grad(total, leaf, retain_graph=True)[0] for total in totals
+                ]
+        batch_end = 1 + len(q.seen_batch)
+        slope = torch.stack([q.seen(slope.detach()) for slope in slopes], batch_end)
+        return fx.unflatten(-1, sizes[0]), slope.unflatten(batch_end, sizes[0])
+
+    def _shape(self, expected: torch.Size) -> str:
+        """Return the expected shape in words; the sizes of outputs are free."""
+        if self.q.outputs == 0:
+            return str(tuple(expected))
+        return f"({', '.join([*map(str, expected), *['*'] * self.q.outputs])})"
+
+    def _wrong_shape(self, fx: Tensor, shape: tuple[int, ...], expected: torch.Size) -> str:
+        outputs = self.q.outputs
+        if outputs:
+            return (
+                f"f must return {outputs} output dimension{'s' * (outputs > 1)} per point: it "
+                f"was given x of shape {shape} and must return shape {self._shape(expected)} "
+                f"([n, *batch, *outputs]), but it returned {tuple(fx.shape)}. Change `outputs` or "
+                "f."
+            )
+        message = (
+            f"f must return one value per point: it was given x of shape {shape} and must "
+            f"return shape {tuple(expected)} ([n, *batch]), but it returned {tuple(fx.shape)}."
+        )
+        extra = fx.dim() - len(expected)
+        if extra > 0 and fx.shape[: len(expected)] == expected:
+            message = (
+                f"{message} If each of its last dimensions is an output with an expectation of its "
+                f"own, pass outputs={extra} to the call."
+            )
+        for missing in range(1, len(expected)):
+            if fx.shape == expected[:-missing]:
+                return (
+                    f"{message} It seems to treat the last {missing} batch "
+                    f"dimension{'s' * (missing > 1)} of q as variables of one event: wrap the "
+                    f"distribution as Independent(q, {missing})."
+                )
+        return (
+            f"{message} Reduce the event dimensions {tuple(self.q.event_shape)} and keep the "
+            "leading ones."
+        )
+
+
+def _is_eager() -> bool:
+    return not torch.compiler.is_compiling() and not inside_functorch()
+
+
+def derivatives(
+    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, create_graph: bool = False
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Return the results of ``function`` and the derivatives of the first one's sum in the inputs.
+
+    A derivative is None where the first result does not depend differentiably on that input (eager
+    mode only). The results can be differentiated in what else the function depends on, and with
+    ``create_graph`` so can the derivatives. The function may write into its inputs.
+    """
+    if not _is_eager():
+
+        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
+            results = function(*inputs)
+            return results[0], results[1:]
+
+        copies = [tensor.clone() for tensor in inputs]
+        first, pull, *rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)
+        results = (first, *rest[0])
+        grads = pull(torch.ones_like(first))
+    else:
+        with torch.enable_grad():
+            leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+            copies = [leaf.clone() for leaf in leaves]
+            origins = [copy.grad_fn for copy in copies]
+            results = function(*copies)
+            is_used = [origin is not None and depends(results[0], origin) for origin in origins]
+            grads = (None,) * len(leaves)
+            if any(is_used):
+                total = results[0].sum()
+                grads = torch.autograd.grad(
+                    total, leaves, retain_graph=True, create_graph=create_graph, allow_unused=True
+                )
+            grads = tuple(grad if used else None for grad, used in zip(grads, is_used, strict=True))
+    if create_graph:
+        return results, grads
+    return results, tuple(None if grad is None else grad.detach() for grad in grads)
+
+
+def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
+    """Return whether ``result`` depends on the node ``origin`` by a differentiable path.
+
+    >>> x = torch.ones(2, requires_grad=True).clone()
+    >>> [depends(y, x.grad_fn) for y in (x.sum() * 0, x.round().sum(), x.round() + x, x.detach())]
+    [True, False, True, False]
+    """
+    visited = set()
+    waiting = [result.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is origin:
+            return True
+        if node is None or node in visited or node.name() in FLAT:
+            continue
+        visited.add(node)
+        waiting.extend(parent for parent, _ in node.next_functions)
+    return False

@@ -1,0 +1,630 @@
+"""How estimators see q: a product of d categorical factors, whatever torch class it is."""
+
+from collections.abc import Callable
+from math import log, prod
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import logsigmoid
+
+from ..distributions.categoricals import Categoricals
+from ..distributions.inverse_cdf import inverse_cdf
+from ..distributions.ordered import IndependentBlocks, Ordered
+from ..distributions.point_form import one_hots
+from ..estimator import Kind
+from ..tracing import can_inspect, inside_functorch
+from .categories import at_least_float32, centred, safe_log, times_jacobian
+
+T = TypeVar("T")
+Weight = float | Tensor
+
+
+class lazy(Generic[T]):  # noqa: N801  # used as a decorator
+    """An attribute that is computed at its first use, with the grad mode of its object.
+
+    Without the mode, a first use inside ``no_grad`` would leave a constant for all later ones.
+    ``functools.cached_property`` has a lock that torch.compile cannot trace.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> "lazy[T]": ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: Any, kind: type) -> "T | lazy[T]":
+        if owner is None:
+            return self
+        if torch.is_grad_enabled() == owner.grad_mode:
+            value = self.function(owner)
+        else:
+            with torch.set_grad_enabled(owner.grad_mode):
+                value = self.function(owner)
+        setattr(owner, self.name, value)
+        return value
+
+
+class Factors:
+    """A distribution over ``x = (x_1, ..., x_d)``, as the product of its conditionals.
+
+    A point is a tensor ``[n, *batch, *event]`` as f sees it. Its ``index``, ``[n, *batch, d]``, has
+    the category numbers of the variables.
+
+    Attributes:
+        distribution: what the user gave.
+        kinds: of distributions that the class may stand for.
+        kind: of this distribution.
+        batch_shape: of q, and one dimension of size 1 for every output dimension of f.
+        event_shape: of a point.
+        outputs: how many of the last batch dimensions stand for the outputs of f.
+        d: the number of variables.
+        cardinalities: the number of categories of each variable.
+        k: the largest of these.
+        dtype: of a point.
+        real: of probabilities and uniforms, float32 or wider.
+        validate: whether values of f and points are checked, where Python may look at them.
+    """
+
+    distribution: Distribution
+    kinds: frozenset[Kind] = frozenset()
+    kind: Kind
+    batch_shape: torch.Size
+    event_shape: torch.Size
+    outputs: int
+    d: int
+    k: int
+    cardinalities: tuple[int, ...]
+    dtype: torch.dtype
+    real: torch.dtype
+    device: torch.device
+    validate: bool
+    ordered: Ordered
+
+    @property
+    def seen_batch(self) -> torch.Size:
+        """The batch shape as f sees it, without the output dimensions."""
+        return self.batch_shape[: len(self.batch_shape) - self.outputs]
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        """Return the category numbers of points."""
+        raise NotImplementedError
+
+    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+        """Return the points with these category numbers, in a new tensor."""
+        raise NotImplementedError
+
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
+        """Return the category numbers that the inverse CDF makes from uniforms."""
+        raise NotImplementedError
+
+    def direct_draws(
+        self, n: int, generator: torch.Generator | None
+    ) -> Int64[Tensor, "n *batch d"] | None:
+        """Return independent draws, if there is a faster way than :meth:`from_uniforms`."""
+        return None
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        """Return log q(x), which can be differentiated any number of times."""
+        raise NotImplementedError
+
+    def log_prob_at(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        """Return log q(x) for the sake of its derivatives, of any order."""
+        return self.log_prob(self.index(x))
+
+    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "m *batch d k"]:
+        """Return log q(x_i = k | x_<i) for all i and k; one row where the draws share it."""
+        raise NotImplementedError
+
+    def is_drawn(self, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch d k"]:
+        """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
+        return index.unsqueeze(-1) == torch.arange(self.k, device=index.device)
+
+    def score(
+        self, index: Int64[Tensor, "n *batch d"]
+    ) -> tuple[Float[Tensor, "m *batch d k"], Float[Tensor, "n *batch d k"]]:
+        """Return the log-probabilities of all categories given the earlier variables, 0 where one
+        is impossible, and the score in their logits, a constant: 1[x_i = k] - q(k | x_<i)."""
+        table = self.log_conditionals(index)
+        constant = table.detach()
+        score = self.is_drawn(index).to(constant.dtype) - constant.exp()
+        return table.masked_fill(constant == -torch.inf, 0.0), score
+
+    def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
+        """Return the squared norm of a gradient in the logits."""
+        return gradient.square().sum((-1, -2))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Return points as f sees them, without output dimensions: ``[n, *batch, *event]``."""
+        if self.outputs == 0:
+            return x
+        return x.reshape(x.shape[:1] + self.seen_batch + self.event_shape)
+
+
+class IndependentFactors(Factors):
+    """Independent variables, by a table of log-probabilities or of probabilities.
+
+    A category is possible if its probability is positive. f never sees the others, and they get no
+    gradient.
+
+    Attributes:
+        given_logits: log-probabilities, if q was given by logits; normalised.
+        given_probs: probabilities, if q was given by them.
+    """
+
+    kinds = frozenset({Kind.INDEX, Kind.MIXED})
+
+    def __init__(
+        self,
+        base: Any,
+        batch_shape: torch.Size,
+        event_shape: torch.Size,
+        outputs: int = 0,
+        validate: bool = True,
+    ) -> None:
+        self.grad_mode = torch.is_grad_enabled()
+        self.outputs = outputs
+        self.batch_shape = batch_shape + (1,) * outputs
+        self.event_shape = event_shape
+        self.validate = validate
+        self.given_logits: Tensor | None = None
+        self.given_probs: Tensor | None = None
+        form = given_form(base)
+        if form == "unknown":
+            self.given_logits = self._by_variable(unclamped_logits(base))
+        elif form == "logits":
+            self.given_logits = self._by_variable(at_least_float32(base.logits))
+        else:
+            self.given_probs = self._by_variable(at_least_float32(base.probs))
+        table = self.table
+        self.real = table.dtype
+        self.device = table.device
+        self._set_form(base, table)
+        if self.d == 0 or self.k == 0:
+            raise ValueError(
+                "q: a distribution needs at least one variable and one category, but "
+                f"{type(base).__name__} has event shape {tuple(event_shape)}."
+            )
+        if can_inspect(validate, table) and bool(table.detach().sum().isnan()):
+            self._refuse_invalid(base)
+
+    def _set_form(self, base: Any, table: Tensor) -> None:
+        sizes = getattr(base, "cardinalities", None)
+        self.k = table.shape[-1]
+        self.d = table.shape[-2]
+        self.kind = Kind.INDEX if sizes is None else Kind.MIXED
+        self.cardinalities = (self.k,) * self.d if sizes is None else sizes * (self.d // len(sizes))
+        self.dtype = torch.int64
+
+    def _by_variable(self, parameter: Tensor) -> Float[Tensor, "*batch d k"]:
+        k = parameter.shape[-1]
+        d = prod(self.event_shape) // (k if self.one_hot else 1)
+        return parameter.reshape((*self.batch_shape, d, k))
+
+    one_hot = False
+
+    @property
+    def table(self) -> Tensor:
+        """What q was given by, its logits or its probabilities."""
+        table = self.given_probs if self.given_logits is None else self.given_logits
+        assert table is not None
+        return table
+
+    def _refuse_invalid(self, base: Distribution) -> None:
+        bad = self.probs.detach().isnan().any(-1).nonzero()
+        if len(bad):  # else the sum of the logits was that of inf and -inf
+            raise ValueError(
+                f"q: {type(base).__name__} has no valid probabilities at index "
+                f"{tuple(bad[0].tolist())}: its parameters are NaN there, or every category is "
+                "masked (logit -inf). Check what computes them, and leave each variable at least "
+                "one category."
+            )
+
+    @lazy
+    def probs(self) -> Float[Tensor, "*batch d k"]:
+        """p_i(k), differentiable in the parameters of q."""
+        if self.given_logits is not None:
+            return self.given_logits.softmax(-1)
+        assert self.given_probs is not None
+        # As its probability grows, an impossible category takes it from the possible ones. Masking
+        # its own entry alone would keep that part of its derivative.
+        probs = self.given_probs.masked_fill(self.given_probs.detach() == 0, 0.0)
+        return probs / probs.sum(-1, keepdim=True)
+
+    @lazy
+    def p(self) -> Float[Tensor, "*batch d k"]:
+        """p_i(k), a constant."""
+        return self.probs.detach()
+
+    @lazy
+    def possible(self) -> Bool[Tensor, "*batch d k"]:
+        """Whether a category can be drawn."""
+        return self.p > 0
+
+    @lazy
+    def log_probs(self) -> Float[Tensor, "*batch d k"]:
+        """log p_i(k), differentiable; -inf without a gradient for impossible categories."""
+        return safe_log(self.probs) if self.given_logits is None else self.given_logits
+
+    @lazy
+    def logits(self) -> Float[Tensor, "*batch d k"]:
+        """log p_i(k), differentiable; 0 without a gradient for impossible categories."""
+        return torch.where(self.possible, self.log_probs, 0.0)
+
+    @lazy
+    def ordered(self) -> IndependentBlocks:
+        """The distribution as one of dependent variables, all in one block."""
+        return IndependentBlocks(self.log_probs, self.cardinalities)
+
+    # Points and categories
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``; one-hot: ``[n, *batch, d, k]``."""
+        return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d,))
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """Reshape to events, the inverse of :meth:`flat`."""
+        return flat.reshape(flat.shape[:-1] + self.event_shape)
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        return self.flat(x.detach()).long()
+
+    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+        return self.shaped(index.to(self.dtype, copy=True))
+
+    def assign(
+        self,
+        flat: Tensor,
+        variable: Int64[Tensor, "rows *#batch"],
+        category: Int64[Tensor, "rows *batch"],
+    ) -> Tensor:
+        """Set one variable of every element of ``flat`` to ``category``, in place if possible."""
+        put = flat.scatter if inside_functorch() else flat.scatter_
+        place = variable.expand(category.shape).unsqueeze(-1)
+        return put(-1, place, category.to(flat.dtype).unsqueeze(-1))
+
+    def from_uniforms(self, u: Float[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
+        return inverse_cdf(self.p, u)
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        table = self.log_probs.expand(index.shape[:1] + self.log_probs.shape)
+        return table.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "1 *batch d k"]:
+        return self.log_probs.unsqueeze(0)
+
+    # Means and derivatives
+
+    def mean(self, table: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
+        """Return the mean of a table over the categories of each variable, differentiable."""
+        return (self.probs * table).sum(-1)
+
+    def with_gradient(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
+        """Return zero with this gradient in the logits of q, whatever q was given by.
+
+        It is that of sum_k g_k log p_k. Impossible categories get none, and that of the others is
+        centred, so that the normaliser drops out.
+        """
+        surrogate = (centred(gradient.detach(), self.possible) * self.logits).sum((-1, -2))
+        return surrogate - surrogate.detach()
+
+    def in_logits(self, gradient: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "n *batch d k"]:
+        """Return the gradient in the logits for a gradient in the log-probabilities."""
+        return gradient - self.p * gradient.sum(-1, keepdim=True)
+
+    def of_mean(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "n *batch d k"]:
+        """Return the gradient of slope . p in the logits, with the slope held fixed."""
+        return self.in_logits(slope * self.p)
+
+
+class RelaxableFactors(IndependentFactors):
+    """Bits or one-hot vectors: points are reals, in which f may have a derivative."""
+
+    kinds = frozenset()
+
+    @lazy
+    def mean_point(self) -> Tensor:
+        """The mean of a point, differentiable: its probabilities, ``[*batch, *event]``."""
+        return self.to_point(self.probs)
+
+    def to_point(self, table: Float[Tensor, "*lead d k"]) -> Tensor:
+        """Return a number per category as a point ``[*lead, *event]``."""
+        raise NotImplementedError
+
+    def by_category(self, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
+        """Return the derivative of f in points, per category."""
+        raise NotImplementedError
+
+    def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d k"]:
+        """Return points as a table of ones and zeros."""
+        raise NotImplementedError
+
+    def coordinates(self, x: Tensor) -> Float[Tensor, "n *batch d w"]:
+        """Return points by coordinates of the logits: k numbers per one-hot vector, 1 per bit.
+
+        With them and :meth:`coordinates_of_q`, the formulas for both are the same: J(p) is
+        diag(p) - p p^T, for a bit p (1 - p).
+        """
+        return self.flat(x).to(self.real)
+
+    def from_coordinates(self, table: Float[Tensor, "n *batch d w"]) -> Tensor:
+        """Return points by their coordinates, in a new tensor."""
+        return self.shaped(table).to(self.dtype, copy=True)
+
+    def coordinates_of_q(self) -> tuple[Tensor, Tensor]:
+        """Return the probabilities, a constant, and the logits, differentiable and 0 for impossible
+        categories."""
+        return self.p, self.logits
+
+    def through(self, x: Tensor, mean: Tensor) -> Tensor:
+        """Return the points x exactly, with the derivative of the points ``mean``."""
+        return x + (mean - mean.detach()).to(self.dtype)
+
+    def weighted(self, x: Tensor, straight: Weight, outer: Weight) -> Tensor:
+        r"""Return the points x, through which the slope G of f is differentiated as
+        :math:`(a\, J(p) + b\, (x - p)(x - p)^\top)\, G` in the logits of each variable.
+
+        J(p) is the derivative of the probabilities; a is ``straight`` and b is ``outer``, numbers
+        or tensors that broadcast to ``[*batch, d]``.
+        """
+        if isinstance(straight, Tensor) and isinstance(outer, Tensor):
+            straight, outer = straight.unsqueeze(-1), outer.unsqueeze(-1)
+        above = self.drawn(x) - self.p
+        mean = straight * times_jacobian(self.p, self.logits)
+        mean = mean + outer * above * (above * self.logits).sum(-1, keepdim=True)
+        return self.through(x, self.to_point(mean))
+
+
+class OneHots(RelaxableFactors):
+    """One-hot vectors."""
+
+    kinds = frozenset({Kind.ONE_HOT})
+    one_hot = True
+
+    def _set_form(self, base: Any, table: Tensor) -> None:
+        super()._set_form(base, table)
+        self.kind = Kind.ONE_HOT
+        self.dtype = given_dtype(base)
+
+    def flat(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d, self.k))
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        return flat.reshape(flat.shape[:-2] + self.event_shape)
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        return self.flat(x.detach()).argmax(-1)
+
+    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+        return self.shaped(one_hots(index, self.k, self.dtype))
+
+    def assign(self, flat: Tensor, variable: Tensor, category: Tensor) -> Tensor:
+        put = flat.scatter if inside_functorch() else flat.scatter_
+        row = one_hots(category.unsqueeze(-1), self.k, flat.dtype)
+        place = variable.expand(category.shape)[..., None, None]
+        return put(-2, place.expand(row.shape), row)
+
+    def to_point(self, table: Float[Tensor, "*lead d k"]) -> Tensor:
+        return self.shaped(table)
+
+    def by_category(self, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
+        return self.flat(slope).to(self.real)
+
+    def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d k"]:
+        return self.flat(x).to(self.real)
+
+
+class Bits(RelaxableFactors):
+    """Bits. They have one number each, so that most of the arithmetic takes half the time.
+
+    Attributes:
+        given_logits, given_probs: ``[*batch, d]``, the log-odds and the probability of 1.
+    """
+
+    kinds = frozenset({Kind.BITS})
+
+    def _set_form(self, base: Any, table: Tensor) -> None:
+        self.kind = Kind.BITS
+        self.k = 2
+        self.d = table.shape[-1]
+        self.cardinalities = (2,) * self.d
+        self.dtype = given_dtype(base)
+
+    def _by_variable(self, parameter: Tensor) -> Float[Tensor, "*batch d"]:
+        return parameter.reshape((*self.batch_shape, prod(self.event_shape)))
+
+    @lazy
+    def one(self) -> Float[Tensor, "*batch d"]:
+        """The probability of 1, differentiable; without a gradient where it is certain."""
+        if self.given_logits is not None:
+            return self.given_logits.sigmoid()
+        assert self.given_probs is not None
+        constant = self.given_probs.detach()
+        return torch.where((constant > 0) & (constant < 1), self.given_probs, constant)
+
+    @lazy
+    def p1(self) -> Float[Tensor, "*batch d"]:
+        """The probability of 1, a constant."""
+        return self.one.detach()
+
+    @lazy
+    def p0(self) -> Float[Tensor, "*batch d"]:
+        """The probability of 0, a constant."""
+        if self.given_logits is not None:
+            return (-self.given_logits.detach()).sigmoid()
+        return 1 - self.p1
+
+    @lazy
+    def mean_point(self) -> Tensor:
+        return self.shaped(self.one)
+
+    @lazy
+    def undecided(self) -> Bool[Tensor, "*batch d"]:
+        """Whether both values are possible."""
+        return (self.p0 > 0) & (self.p1 > 0)
+
+    @lazy
+    def odds(self) -> Float[Tensor, "*batch d"]:
+        """The log-odds, differentiable; 0 without a gradient for a bit that is certain."""
+        if self.given_logits is not None:
+            return self.given_logits.masked_fill(~self.undecided, 0.0)
+        one = torch.where(self.undecided, self.one, 0.5)
+        return one.log() - (-one).log1p()
+
+    @lazy
+    def log_odds(self) -> Float[Tensor, "*batch d"]:
+        """The log-odds, differentiable; infinite without a gradient for a bit that is certain."""
+        if self.given_logits is not None:
+            return self.given_logits
+        return safe_log(self.one) - safe_log(1 - self.one)
+
+    @lazy
+    def probs(self) -> Float[Tensor, "*batch d 2"]:
+        if self.given_logits is not None:
+            return torch.stack([-self.given_logits, self.given_logits], -1).sigmoid()
+        return torch.stack([1 - self.one, self.one], -1)
+
+    @lazy
+    def log_probs(self) -> Float[Tensor, "*batch d 2"]:
+        if self.given_logits is None:
+            return safe_log(self.probs)
+        return logsigmoid(torch.stack([-self.given_logits, self.given_logits], -1))
+
+    def from_uniforms(self, u: Float[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
+        return self._is_one(u).long()
+
+    def draw(self, u: Float[Tensor, "*lead d"]) -> Tensor:
+        """Return the points that the inverse CDF makes from uniforms."""
+        return self.shaped(self._is_one(u).to(self.dtype))
+
+    def _is_one(self, u: Tensor) -> Bool[Tensor, "*lead d"]:
+        # Not even u = 1 draws an impossible value.
+        return u >= torch.where(self.p1 > 0, self.p0, torch.inf)
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        zero, one = self.log_probs.unbind(-1)
+        return torch.where(index.bool(), one, zero).sum(-1)
+
+    def log_prob_at(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        # A product is many times faster than the choice between two numbers, but more is rounded.
+        bits = self.flat(x.detach()).to(self.real)
+        return (bits * self.odds).sum(-1) + logsigmoid(-self.odds).sum(-1)
+
+    def mean(self, table: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch d"]:
+        zero, one = table.unbind(-1)
+        return torch.lerp(zero, one, self.one)
+
+    def with_gradient(self, gradient: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch"]:
+        zero, one = gradient.detach().unbind(-1)
+        return self.with_odds_gradient((one - zero) / 2)
+
+    def with_odds_gradient(self, gradient: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        """Return zero with this gradient in the log-odds."""
+        surrogate = (gradient.detach() * self.odds).sum(-1)
+        return surrogate - surrogate.detach()
+
+    def squared_norm(self, gradient: Float[Tensor, "*lead d 2"]) -> Float[Tensor, "*lead"]:
+        return gradient[..., 1].square().sum(-1)
+
+    def to_point(self, table: Float[Tensor, "*lead d 2"]) -> Tensor:
+        return self.shaped(table[..., 1])
+
+    def by_category(self, slope: Tensor) -> Float[Tensor, "n *batch d 2"]:
+        flat = self.flat(slope).to(self.real)
+        return torch.stack([torch.zeros_like(flat), flat], -1)
+
+    def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d 2"]:
+        flat = self.flat(x).to(self.real)
+        return torch.stack([1 - flat, flat], -1)
+
+    def coordinates(self, x: Tensor) -> Float[Tensor, "n *batch d 1"]:
+        return self.flat(x).to(self.real).unsqueeze(-1)
+
+    def from_coordinates(self, table: Float[Tensor, "n *batch d 1"]) -> Tensor:
+        return self.shaped(table.squeeze(-1)).to(self.dtype, copy=True)
+
+    def coordinates_of_q(self) -> tuple[Tensor, Tensor]:
+        return self.p1.unsqueeze(-1), self.odds.unsqueeze(-1)
+
+    def weighted(self, x: Tensor, straight: Weight, outer: Weight) -> Tensor:
+        # With e = |x - p|: p (1 - p) = e (1 - e), and (x - p)^2 = e^2.
+        e = (self.flat(x.detach()).to(self.real) - self.p1).abs()
+        weight = straight * e if straight is outer else e * (straight + (outer - straight) * e)
+        return self.with_weights(x, weight)
+
+    def with_weights(self, x: Tensor, weight: Float[Tensor, "n *batch d"]) -> Tensor:
+        """Return the points x, in which the derivative of a bit is a weight times its log-odds'."""
+        mean = weight * (self.odds - self.odds.detach())
+        return x + self.shaped(mean).to(self.dtype)
+
+
+READERS: dict[type, type[IndependentFactors]] = {
+    Bernoulli: Bits,
+    Categorical: IndependentFactors,
+    OneHotCategorical: OneHots,
+    Categoricals: IndependentFactors,
+}
+
+
+def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
+    """View ``q`` as independent factors; None if it is no such distribution.
+
+    >>> from torch.distributions import Independent
+    >>> q = independent(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
+    >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
+    ('bits', 3, 2, (5,))
+    """
+    base, validate = q, q._validate_args
+    while isinstance(base, Independent):
+        base = base.base_dist
+        validate = validate and base._validate_args
+    for kind, reader in READERS.items():
+        if isinstance(base, kind):
+            return reader(base, q.batch_shape, q.event_shape, outputs, bool(validate))
+    return None
+
+
+def given_form(q: Any) -> Literal["logits", "probs", "unknown"]:
+    """Return whether q was given by its logits or by its probabilities.
+
+    torch caches the other form once it is read. Its ``expand`` copies both, probabilities first,
+    and calls the logits the parameter, whichever was given.
+    """
+    q = getattr(q, "_categorical", q)
+    if "probs" not in q.__dict__:
+        return "logits"
+    if "logits" not in q.__dict__ or getattr(q, "_param", None) is q.__dict__["probs"]:
+        return "probs"
+    if torch.compiler.is_compiling():  # where the order of attributes is unknown
+        return "unknown"
+    first = next(name for name in q.__dict__ if name in ("probs", "logits"))
+    return "logits" if first == "logits" else "unknown"
+
+
+def given_dtype(q: Any) -> torch.dtype:
+    """Return the dtype of a point: that of what q was given by."""
+    dtype: torch.dtype = getattr(q, "_categorical", q)._param.dtype
+    return dtype
+
+
+def unclamped_logits(q: Any) -> Tensor:
+    """Return the logits of a q that has both forms.
+
+    torch computes logits from probabilities that it clamps. Where it did, logits make impossible
+    categories possible, and give categories below the clamp no gradient. There, they are computed
+    from the probabilities.
+    """
+    probs, logits = at_least_float32(q.probs), at_least_float32(q.logits)
+    eps = torch.finfo(given_dtype(q)).eps  # what torch clamps to
+    lowest = log(eps) * (1 + 4 * eps)
+    if isinstance(q, Bernoulli):
+        rare = torch.minimum(probs, 1 - probs)
+        clamped = (rare < eps) & (logits.abs() <= -lowest)
+        return torch.where(clamped, safe_log(probs) - safe_log(1 - probs), logits)
+    clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
+    return torch.where(clamped, safe_log(probs), logits)

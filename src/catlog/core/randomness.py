@@ -1,0 +1,299 @@
+"""Where a call takes its randomness from: a generator, or what the caller provides."""
+
+from typing import Any, Literal, NoReturn
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ..checks import check_count, check_device, check_generator
+from ..distributions.integers import integers
+from ..distributions.inverse_cdf import inverse_cdf
+from ..estimator import Kind
+from ..sampling.draw import _permutations
+from ..tracing import can_inspect
+from .factors import Bits, Factors
+
+Sampling = Literal["independent", "antithetic", "latin"]
+
+
+class Randomness:
+    """The randomness of one call: a tape.
+
+    Points come from :meth:`points`, all else from :meth:`uniform` and :meth:`variables`. A caller
+    may provide both, so that the call is deterministic: for replay, common random numbers, tests by
+    enumeration.
+
+    Attributes:
+        q: the factors that points are drawn from.
+        x: the points that were given, or None.
+        taken: what was drawn or read so far: names and shapes.
+    """
+
+    def __init__(
+        self,
+        q: Factors,
+        x: Tensor | None = None,
+        noise: tuple[Tensor, ...] | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        least: int = 1,
+        hint: str = "",
+    ) -> None:
+        check_generator(generator, q.device)
+        self.q = q
+        self.x = x
+        self.noise = list(noise) if isinstance(noise, (tuple, list)) else noise
+        if isinstance(noise, Tensor):
+            self.noise = [noise]
+        self.generator = generator
+        self.least = least
+        self.hint = hint
+        self.taken: list[tuple[str, tuple[int, ...]]] = []
+        self.whole: Tensor
+
+    def points(
+        self,
+        n: int,
+        sampling: Sampling = "independent",
+        groups: int = 1,
+        probs: Float[Tensor, "*batch d k"] | None = None,
+    ) -> Tensor:
+        """Return n points of q, ``[n * groups, *batch, *event]``; the groups are independent.
+
+        Every point is distributed as q. How the n of a group depend on each other:
+
+        - independent: not at all.
+        - antithetic: in pairs, made from uniforms u and 1 - u (if n is odd, the last has none).
+        - latin: stratified. Every variable has one uniform in each of the n strata
+          [i/n, (i+1)/n), in a random order (McKay et al., 1979).
+
+        ``probs``: of the categories, where they are not those of q.
+        """
+        q = self.q
+        self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
+        if self.x is not None:
+            return checked_points(q, self.x, groups, self.least, self.hint)
+        if sampling == "independent":
+            direct = q.direct_draws(n * groups, self.generator)
+            if direct is not None:
+                return q.point(direct)
+        lead = () if groups == 1 else (groups,)
+        u = self._dependent(n, (*lead, *q.batch_shape, q.d), sampling)
+        u = u.reshape(n * groups, *q.batch_shape, q.d)
+        if probs is not None:
+            return q.point(inverse_cdf(probs, u))
+        if isinstance(q, Bits):
+            return q.draw(u)
+        with torch.no_grad():
+            return q.point(q.from_uniforms(u))
+
+    def uniform(
+        self, *shape: int, batch_from: int | None = None, closed: bool = False
+    ) -> Float[Tensor, "..."]:
+        """Return uniforms in [0, 1), ``[*shape]``.
+
+        Args:
+            shape: with the batch (and its output dimensions of size 1) somewhere inside.
+            batch_from: where the batch begins; None: there is none. Given uniforms may lack the
+                output dimensions.
+            closed: whether given uniforms may be 1.
+        """
+        self.taken.append(("uniform", shape))
+        if self.noise is None:
+            return self._rand(shape)
+        return self._given(shape, batch_from, closed)
+
+    def given_points(self, n: int) -> Tensor | None:
+        """Return the points given, checked; None where a method should make n points itself."""
+        q = self.q
+        self.taken.append(("points", (n, *q.batch_shape, *q.event_shape)))
+        return None if self.x is None else checked_points(q, self.x, 1, self.least, self.hint)
+
+    def part_of_uniform(
+        self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
+    ) -> Float[Tensor, "..."]:
+        """Return a part of uniforms ``[*shape]``, along the first dimensions.
+
+        The parts must be asked for in the order of memory. Then they are those of one large call,
+        which never exists as a whole.
+        """
+        if self.noise is not None:
+            if all(dim.start == 0 for dim in part):
+                self.whole = self.uniform(*shape, batch_from=batch_from)
+            return self.whole[part]
+        if all(dim.start == 0 for dim in part):
+            self.taken.append(("uniform", shape))
+        sizes = [dim.stop - dim.start for dim in part]
+        return self._rand((*sizes, *shape[len(part) :]))
+
+    def uniforms(
+        self, n: int, *shape: int, sampling: Sampling = "independent"
+    ) -> Float[Tensor, "n *shape"]:
+        """Return n uniforms for every element of ``shape``, which begins with the batch and whose n
+        depend on each other as those of :meth:`points`."""
+        if self.noise is not None or sampling == "independent":
+            return self.uniform(n, *shape, batch_from=1)
+        self.taken.append(("uniform", (n, *shape)))
+        # They may be 1, where a Gumbel is infinite.
+        u = self._dependent(n, shape, sampling)
+        return u.clamp(max=1 - torch.finfo(u.dtype).eps / 2)
+
+    def variables(self, n: int, m: int) -> Int64[Tensor, "n *batch m"]:
+        """Return m different variables for each of n draws.
+
+        Every batch element has one shuffled deck of its d variables, dealt in turn. Each variable
+        is as likely as any other, and over n draws no two variables' counts differ by more than 1.
+        """
+        q = self.q
+        check_count("E", "variables", m, most=q.d, hint=f"q has {q.d} variables.")
+        self.taken.append(("variables", (n, *q.batch_shape, m)))
+        if self.noise is not None:
+            return self._given_variables(n, m)
+        deck = _rand((*q.batch_shape, q.d), None, q.device, self.generator).argsort(-1)
+        turn = torch.arange(n * m, device=deck.device) % q.d
+        return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
+
+    def coin(self) -> float:
+        """Return one uniform as a number, without waiting for a GPU."""
+        self.taken.append(("uniform", ()))
+        if self.noise is not None:
+            return float(self._given((), None, False))
+        device = torch.device("cpu") if self.generator is None else self.generator.device
+        return float(_rand((), None, device, self.generator))
+
+    def check_used(self, owner: str) -> None:
+        """Raise if something was given that the call did not use."""
+        names = {name for name, _ in self.taken}
+        if self.x is not None and "points" not in names:
+            raise ValueError(f"x: {owner} cannot use it; give `noise` or a `generator` instead.")
+        if self.noise:
+            what = "gives `x` or" if "points" in names else ""
+            raise ValueError(
+                f"noise: {owner} used all but {len(self.noise)} of the given tensors. Give what it "
+                f"draws besides points, in order: {self._listing() or 'nothing'}; else give "
+                f"{'`x` or ' if what else ''}a `generator`."
+            )
+
+    def _listing(self) -> str:
+        return ", ".join(f"{name} {shape}" for name, shape in self.taken if name != "points")
+
+    def _rand(self, shape: tuple[int, ...]) -> Tensor:
+        return _rand(shape, self.q.real, self.q.device, self.generator)
+
+    def _dependent(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Tensor:
+        if sampling == "antithetic":
+            half = self._rand(((n + 1) // 2, *shape))
+            return torch.cat([half, 1 - half])[:n]
+        if sampling == "latin":
+            return (_permutations(self._rand((n, *shape))) + self._rand((n, *shape))) / n
+        return self._rand((n, *shape))
+
+    def _given(self, shape: tuple[int, ...], batch_from: int | None, closed: bool) -> Tensor:
+        u = self._next(shape, batch_from)
+        if not u.is_floating_point():
+            raise TypeError(f"noise: uniforms of shape {shape} come next, but {u.dtype} was given.")
+        if can_inspect(self.q.validate, u):
+            inside = (u >= 0) & (u <= 1 if closed else u < 1)
+            if not bool(inside.all()):
+                raise ValueError(
+                    f"noise must hold numbers in [0, 1{']' if closed else ')'}, but others were "
+                    "given."
+                )
+        real = self.q.real
+        if u.dtype == real or closed:
+            return u.to(real)
+        return u.to(real).clamp(max=1 - torch.finfo(real).eps / 2)  # where rounding gave 1
+
+    def _given_variables(self, n: int, m: int) -> Tensor:
+        q = self.q
+        shape = (n, *q.batch_shape, m)
+        chosen = self._next(shape, 1)
+        if chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool:
+            raise TypeError(
+                f"noise: numbers of variables, integers of shape {shape}, come next, but "
+                f"{chosen.dtype} was given."
+            )
+        if can_inspect(q.validate, chosen):
+            is_number = (chosen >= 0) & (chosen < q.d)
+            repeated = chosen.sort(-1).values.diff(dim=-1) == 0
+            if not bool(is_number.all()) or bool(repeated.any()):
+                raise ValueError(
+                    f"noise: each draw must have {m} different numbers of variables from 0 to "
+                    f"{q.d - 1}, but others were given."
+                )
+        return chosen.long()
+
+    def _next(self, shape: tuple[int, ...], batch_from: int | None) -> Tensor:
+        """Return the next tensor given, with output dimensions; raise unless it has this shape."""
+        assert isinstance(self.noise, list)
+        value = self.noise.pop(0) if self.noise else None
+        q, without = self.q, shape
+        if batch_from is not None and q.outputs:
+            end = batch_from + len(q.batch_shape)
+            without = shape[: end - q.outputs] + shape[end:]
+        if not isinstance(value, Tensor) or tuple(value.shape) not in (shape, without):
+            given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"noise: a tensor of shape {without} comes next, number "
+                f"{sum(name != 'points' for name, _ in self.taken)}, but {given} was given."
+            )
+        check_device("noise", value, q.device)
+        return value.detach().reshape(shape)
+
+
+def _rand(
+    shape: tuple[int, ...],
+    dtype: torch.dtype | None,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Return uniforms; torch.compile rejects ``generator=None`` beside a symbolic size."""
+    if generator is None:
+        return torch.rand(shape, dtype=dtype, device=device)
+    return torch.rand(shape, dtype=dtype, device=device, generator=generator)
+
+
+def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Tensor:
+    """Return points given by the caller, with output dimensions; raise unless q can draw them."""
+    tail = q.seen_batch + q.event_shape
+    rows = "n" if groups == 1 else f"n * {groups}"
+    expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor of {expected}, but {type(x).__name__} was given.")
+    if x.shape[1:] != tail or x.dim() != len(tail) + 1 or len(x) == 0 or len(x) % groups:
+        raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
+    if len(x) < least:
+        check_count("E", "x.shape[0]", len(x), least, hint=hint)
+    check_device("x", x, q.device)
+    of_integers = not q.dtype.is_floating_point
+    if x.is_complex() or (of_integers and (x.is_floating_point() or x.dtype == torch.bool)):
+        raise TypeError(
+            f"x must hold points of {q.dtype}, as q.sample() gives them, but {x.dtype} was given."
+        )
+    x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
+    points = x.to(q.dtype)
+    if can_inspect(q.validate, x):
+        if bool((q.point(q.index(points).clamp(min=0)) != x).any()):
+            _refuse_form(q)
+        index = q.index(points)
+        sizes = integers(q.cardinalities, index.device)
+        possible = ((index >= 0) & (index < sizes)).all(-1)
+        if bool(possible.all()):
+            with torch.no_grad():
+                possible = q.log_prob(index) > -torch.inf
+        if can_inspect(True, possible) and not bool(possible.all()):
+            bad = tuple((~possible).nonzero()[0].tolist())
+            raise ValueError(
+                f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has "
+                "probability zero."
+            )
+    return points
+
+
+def _refuse_form(q: Factors) -> NoReturn:
+    """Raise an error that says how points are written."""
+    form = {
+        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
+        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
+    }.get(q.kind, "whole numbers, as q.sample() gives them")
+    raise ValueError(f"x must hold {form}, but others were given.")

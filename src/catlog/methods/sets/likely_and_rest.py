@@ -1,0 +1,228 @@
+"""Sum-and-sample: sum over likely points from a beam search, sample from the remaining mass."""
+
+from itertools import chain
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from ...core.estimator import Estimate
+from ...core.evaluator import Evaluator
+from ...core.factors import Factors, IndependentFactors
+from ...core.randomness import Randomness
+from ...distributions.inverse_cdf import as_index
+from ...distributions.ordered import Ordered
+from ...tracing import can_inspect
+from ..score_function import leave_one_out
+from .prefix_tree import PrefixTree, prefix_tree, row_numbers
+
+
+@torch.no_grad()
+def beam_search(
+    q: Factors, count: int
+) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
+    """Return likely points, best first, and which of them are possible (the others repeat the
+    best).
+
+    For independent variables they are the most probable points, else those that a beam of this
+    width finds. Of a block of variables, only the ``count`` - 1 whose second-best category loses
+    least can differ from their best category: a point with a larger loss is behind the best point
+    and the ``count`` - 1 cheaper single changes. So a block takes at most ``count`` - 1 steps.
+    """
+    ordered = q.ordered
+    points = torch.zeros((1, *q.batch_shape, q.d), dtype=torch.int64, device=q.device)
+    score = torch.zeros(points.shape[:-1], dtype=ordered.real, device=q.device)
+    for block, variables in enumerate(ordered.blocks):
+        if ordered.incremental:
+            raw = ordered.raw_logits(points)[block]
+        else:
+            raw = ordered.conditional(points, block)
+        log_probs = ordered.block_log_probs(raw, block, points.shape[:-1], q.validate)
+        if count == 1:
+            best, chosen = log_probs.max(-1)
+            score = score + best.sum(-1)
+        else:
+            score, origin, chosen = _extend(log_probs, score, count)
+            points = _rows(points, origin)
+        points = points + torch.zeros_like(chosen[..., :1])  # mapped where q is
+        points[..., as_index(variables)] = chosen
+    return points, score > -torch.inf
+
+
+def _extend(
+    log_probs: Float[Tensor, "rows *batch v k"], score: Float[Tensor, "rows *batch"], count: int
+) -> tuple[Float[Tensor, "m *batch"], Int64[Tensor, "m *batch"], Int64[Tensor, "m *batch v"]]:
+    """Return the best extensions by a block: their scores, rows they extend, and categories."""
+    k = log_probs.shape[-1]
+    best, favourite = log_probs.max(-1)
+    slots = min(count - 1, favourite.shape[-1])
+    if slots == favourite.shape[-1]:
+        open_to_change = torch.arange(slots, device=best.device).expand(best.shape)
+    else:
+        second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
+        open_to_change = (second - best).topk(slots, -1).indices
+        score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
+    origin = row_numbers(score).expand(score.shape)
+    steps = []
+    for slot in range(slots):
+        variable = open_to_change[..., slot, None, None]
+        local = log_probs.gather(-2, variable.expand(*variable.shape[:-1], k)).squeeze(-2)
+        total = (score.unsqueeze(-1) + _rows(local, origin)).movedim(-1, 1).flatten(0, 1)
+        score, leading = total.topk(min(count, len(total)), 0)
+        parent = torch.where(score > -torch.inf, leading, leading[:1])
+        steps.append((parent // k, parent % k))
+        origin = origin.gather(0, parent // k)
+    row = row_numbers(score).expand(score.shape)
+    changes = []
+    for parent, category in reversed(steps):
+        changes.append(category.gather(0, row))
+        row = parent.gather(0, row)
+    change = torch.stack(changes[::-1], -1)
+    chosen = _rows(favourite, origin).scatter(-1, _rows(open_to_change, origin), change)
+    return score, origin, chosen
+
+
+def _rows(table: Tensor, row: Int64[Tensor, "m *batch"]) -> Tensor:
+    """Return rows of a table ``[rows, *batch, columns]``, other ones for every batch element."""
+    return table.gather(0, row.unsqueeze(-1).expand(*row.shape, table.shape[-1]))
+
+
+@torch.no_grad()
+def remaining_probability(
+    q: Factors, members: Int64[Tensor, "m *batch d"], tree: PrefixTree
+) -> Float[Tensor, "m *batch depths"]:
+    """Return the probability that a draw is no valid member of the tree, given that its first i
+    variables are a member's.
+
+    Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
+    up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
+    gets no meaningful number.
+    """
+    probs = q.log_conditionals(members).exp()
+    return tree.remaining(probs[..., _drawing_order(q.ordered), :])
+
+
+def tree_of(
+    q: Factors,
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"] | None = None,
+) -> PrefixTree:
+    """Return the tree of the valid members' prefixes (None: all), in drawing order."""
+    return prefix_tree(members[..., _drawing_order(q.ordered)], valid, q.cardinalities)
+
+
+def _drawing_order(q: Ordered) -> slice | list[int]:
+    return as_index(tuple(chain.from_iterable(q.blocks)))
+
+
+def probability_outside(
+    remaining: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return the probability of being no valid member, from :func:`remaining_probability`."""
+    outside = remaining[..., 0]
+    return (outside if valid is None else torch.where(valid, outside, 1.0)).amin(0)
+
+
+@torch.no_grad()
+def sample_outside(
+    q: Factors,
+    members: Int64[Tensor, "m *batch d"],
+    u: Float[Tensor, "n *batch d"],
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
+    r"""Draw from :math:`q(x) / (1 - q(S))` outside the set S of members, in one ancestral pass;
+    return the draws, and which of them are members nevertheless.
+
+    Nothing is rejected: a category has its conditional probability times the share of it outside S.
+    If no point is outside S, a member is drawn.
+    """
+    tree = tree_of(q, members)
+    return _sampled(q, tree, remaining_probability(q, members, tree), u)
+
+
+def _sampled(
+    q: Factors,
+    tree: PrefixTree,
+    remaining: Float[Tensor, "m *batch depths"],
+    u: Float[Tensor, "n *batch d"],
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
+    """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
+    ordered = q.ordered
+    walk = tree.walk(remaining, len(u))
+    x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
+    state = ordered.start(u.shape[:-1]) if ordered.incremental else None
+    previous = None
+    lead = x.shape[:-1]
+    if isinstance(q, IndependentFactors):  # whose draws share their conditionals
+        lead = x[:1].shape[:-1]
+    for block, variables in enumerate(ordered.blocks):
+        raw, state = ordered.next_logits(block, x, state, previous)
+        probs = ordered.block_log_probs(raw, block, lead, q.validate).exp()
+        index = as_index(variables)
+        x[..., index] = walk.choose(probs, u[..., index])
+        previous = x[..., variables[0]]
+    return x, walk.is_inside
+
+
+def is_member(
+    x: Int64[Tensor, "n *batch d"],
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"],
+) -> Bool[Tensor, "n *batch"]:
+    """Return whether x is one of the valid members."""
+    return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
+
+
+def sum_and_sample(
+    f: Evaluator,
+    q: Factors,
+    draw: Randomness,
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"],
+    samples: int,
+    least: float = 0.0,
+) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
+    """Return the estimate, f at the members and at the draws from the rest, and these draws.
+
+    Members are different points; an invalid one is any possible point and has weight 0. ``least``
+    is a lower bound on the weight of the members. Where it is above their probability, the estimate
+    is biased.
+    """
+    m = len(members)
+    tree = tree_of(q, members, valid)
+    by_depth = remaining_probability(q, members, tree)
+    remaining = probability_outside(by_depth, valid)
+    x = draw.given_points(samples)
+    if x is None:
+        u = draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
+        with torch.no_grad():
+            drawn, inside = _sampled(q, tree, by_depth, u)
+    else:
+        drawn = q.index(x)
+        inside = is_member(drawn, members, valid)
+        if can_inspect(q.validate, x) and bool((inside & (remaining > 0)).any()):
+            bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
+            raise ValueError(
+                f"x must hold points that are not summed already, but {drawn[bad].tolist()} at "
+                f"index {bad} is. Give draws from the rest of q, or no x."
+            )
+    n = len(drawn)
+    points = torch.cat([members, drawn])
+    log_prob = q.log_prob(points)
+    mass = torch.where(valid, log_prob[:m].exp(), 0.0)
+    total = mass.detach().sum(0)
+    weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)
+    mass = mass * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
+    remaining = torch.where((total > 0) & (total < least), 1 - least, remaining)
+    rest = torch.where(inside, 0.0, remaining) / n
+
+    values = f(q.point(points))
+    mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
+    fm, fx = values[:m].detach(), values[m:].detach()
+    summed = (mass.detach() * fm).sum(0)
+    if n > 1:  # the baseline of a draw is the estimate from the other draws
+        baseline = summed + remaining * leave_one_out(fx)
+    else:
+        baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
+    summed_out = (mass * (fm - baseline.mean(0))).sum(0)
+    scored = (rest * (fx - baseline) * log_prob[m:]).sum(0)
+    return Estimate(mean, mean + summed_out + scored), values.detach(), drawn
