@@ -276,18 +276,6 @@ def tie(
     return value.detach() + (surrogate - surrogate.detach())
 
 
-def likelihood_ratio(log_prob: Tensor) -> Tensor:
-    r"""Return :math:`q(x) / q(x)` with the denominator held fixed: 1, with the derivatives of q(x)
-    over q(x).
-
-    The first derivative is the score. A mean of f times this ratio has, in expectation, all
-    derivatives of E[f].
-
-    Reference: Foerster et al., "DiCE: The infinitely differentiable Monte Carlo estimator", 2018.
-    """
-    return (log_prob - log_prob.detach()).exp()
-
-
 def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Return ``estimate``, with a gradient that raises an error when it is differentiated again.
 

@@ -24,7 +24,7 @@ FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
     [
         *(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")),
         "RoundBackward1",
-        "torch::autograd::NotImplemented",
+        "NotImplemented",
     ]
 )
 
@@ -373,8 +373,9 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
         node = waiting.pop()
         if node is origin:
             return True
-        if node is None or node in visited or node.name() in FLAT:
+        if node is None or node in visited or type(node).__name__ in FLAT:
             continue
         visited.add(node)
-        waiting.extend(parent for parent, _ in node.next_functions)
+        # The first operand is visited first: it is where points mostly come from.
+        waiting.extend(parent for parent, _ in reversed(node.next_functions))
     return False

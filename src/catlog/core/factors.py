@@ -1,14 +1,14 @@
 """How estimators see q: a product of d categorical factors, whatever torch class it is."""
 
 from collections.abc import Callable
-from math import log, prod
+from math import isfinite, isnan, log, prod
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from ..distributions.categoricals import Categoricals
 from ..distributions.inverse_cdf import inverse_cdf
@@ -155,6 +155,7 @@ class IndependentFactors(Factors):
     Attributes:
         given_logits: log-probabilities, if q was given by logits; normalised.
         given_probs: probabilities, if q was given by them.
+        is_finite: whether the one that was given is known to hold no infinity.
     """
 
     kinds = frozenset({Kind.INDEX, Kind.MIXED})
@@ -190,8 +191,12 @@ class IndependentFactors(Factors):
                 "q: a distribution needs at least one variable and one category, but "
                 f"{type(base).__name__} has event shape {tuple(event_shape)}."
             )
-        if can_inspect(validate, table) and bool(table.detach().sum().isnan()):
-            self._refuse_invalid(base)
+        self.is_finite = False  # known to be
+        if can_inspect(validate, table):
+            total = table.detach().sum().item()
+            self.is_finite = isfinite(total)
+            if isnan(total):
+                self._refuse_invalid(base)
 
     def _set_form(self, base: Any, table: Tensor) -> None:
         sizes = getattr(base, "cardinalities", None)
@@ -265,11 +270,15 @@ class IndependentFactors(Factors):
 
     def flat(self, x: Tensor) -> Tensor:
         """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``; one-hot: ``[n, *batch, d, k]``."""
+        if len(self.event_shape) == 1:
+            return x
         return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d,))
 
     def shaped(self, flat: Tensor) -> Tensor:
         """Reshape to events, the inverse of :meth:`flat`."""
-        return flat.reshape(flat.shape[:-1] + self.event_shape)
+        return (
+            flat if len(self.event_shape) == 1 else flat.reshape(flat.shape[:-1] + self.event_shape)
+        )
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         return self.flat(x.detach()).long()
@@ -472,7 +481,9 @@ class Bits(RelaxableFactors):
     def odds(self) -> Float[Tensor, "*batch d"]:
         """The log-odds, differentiable; 0 without a gradient for a bit that is certain."""
         if self.given_logits is not None:
-            return self.given_logits.masked_fill(~self.undecided, 0.0)
+            if self.is_finite:
+                return self.given_logits
+            return self.given_logits.masked_fill(self.given_logits.detach().isinf(), 0.0)
         one = torch.where(self.undecided, self.one, 0.5)
         return one.log() - (-one).log1p()
 
@@ -496,15 +507,12 @@ class Bits(RelaxableFactors):
         return logsigmoid(torch.stack([-self.given_logits, self.given_logits], -1))
 
     def from_uniforms(self, u: Float[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
-        return self._is_one(u).long()
+        # Not even u = 1 draws an impossible value.
+        return (u >= torch.where(self.p1 > 0, self.p0, torch.inf)).long()
 
     def draw(self, u: Float[Tensor, "*lead d"]) -> Tensor:
-        """Return the points that the inverse CDF makes from uniforms."""
-        return self.shaped(self._is_one(u).to(self.dtype))
-
-    def _is_one(self, u: Tensor) -> Bool[Tensor, "*lead d"]:
-        # Not even u = 1 draws an impossible value.
-        return u >= torch.where(self.p1 > 0, self.p0, torch.inf)
+        """Return the points that the inverse CDF makes from uniforms below 1."""
+        return self.shaped((u >= 1 - self.p1).to(self.dtype))
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         zero, one = self.log_probs.unbind(-1)
@@ -512,8 +520,8 @@ class Bits(RelaxableFactors):
 
     def log_prob_at(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         # A product is many times faster than the choice between two numbers, but more is rounded.
-        bits = self.flat(x.detach()).to(self.real)
-        return (bits * self.odds).sum(-1) + logsigmoid(-self.odds).sum(-1)
+        bits = self.flat(x).to(self.real)
+        return (bits * self.odds).sum(-1) - softplus(self.odds).sum(-1)
 
     def mean(self, table: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch d"]:
         zero, one = table.unbind(-1)
@@ -553,7 +561,7 @@ class Bits(RelaxableFactors):
 
     def weighted(self, x: Tensor, straight: Weight, outer: Weight) -> Tensor:
         # With e = |x - p|: p (1 - p) = e (1 - e), and (x - p)^2 = e^2.
-        e = (self.flat(x.detach()).to(self.real) - self.p1).abs()
+        e = (self.flat(x).to(self.real) - self.p1).abs()
         weight = straight * e if straight is outer else e * (straight + (outer - straight) * e)
         return self.with_weights(x, weight)
 

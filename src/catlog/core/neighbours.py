@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..distributions.integers import integers
 from ..tracing import can_inspect
 from .abilities import has_table
-from .factors import IndependentFactors
+from .factors import Bits, IndependentFactors
 
 if TYPE_CHECKING:
     from .evaluator import Evaluator
@@ -49,8 +49,12 @@ class Neighbours:
         self.x = x
         self.per_variable = per_variable
         self.variables = variables
-        index = self.q.index(x)
+        self.all_variables = variables is None
         fx = fx.detach()
+        if self._are_flips() and not has_table(f.f):
+            self.fx = fx.unsqueeze(-1)
+            return
+        index = self.q.index(x)
         if per_variable:
             self.index = index.unflatten(0, (-1, self.q.d)).diagonal(dim1=1, dim2=-1)
             self.fx = fx.unflatten(0, (-1, self.q.d)).movedim(1, -1)
@@ -69,7 +73,10 @@ class Neighbours:
         its place; beyond ``cardinalities`` nothing is evaluated. Outputs of f are batch dimensions.
         """
         if not has_table(self.f.f):
-            return self._evaluated()
+            if not self._are_flips():
+                return self._evaluated()
+            change, bit = self._flipped(), self.q.flat(self.x)
+            return torch.stack([bit * change, (1 - bit) * change], -1)
         table = self._changes(self._own_table().to(self.fx.dtype))
         if can_inspect(self.q.validate, table):
             lasting = getattr(self.f.f, "lasting", self.f.f)
@@ -81,6 +88,10 @@ class Neighbours:
     def total(self) -> Float[Tensor, "*batch d k"]:
         """Return the sum of :meth:`changes` over the draws. A table of bools is summed as it is: it
         has no rounding errors that differences would lower."""
+        if self._are_flips() and not has_table(self.f.f):
+            change, bit = self._flipped(), self.q.flat(self.x)
+            to_zero = (bit * change).sum(0)
+            return torch.stack([to_zero, change.sum(0) - to_zero], -1)
         if not self.q.outputs or self.per_variable or not self._is_compared():
             return self.changes().sum(0)
         table = self._own_table()
@@ -95,6 +106,28 @@ class Neighbours:
         return not can_inspect(self.q.validate, self.fx) or (
             getattr(self.f.f, "lasting", self.f.f) in COMPARED
         )
+
+    def _are_flips(self) -> bool:
+        """Return whether all bits of all draws are changed: a case with little arithmetic."""
+        return isinstance(self.q, Bits) and not self.per_variable and self.all_variables
+
+    def _flipped(self) -> Float[Tensor, "n *batch d"]:
+        """Return the changes by calling f with every bit flipped, unless it is certain."""
+        q, n, d = self.q, len(self.x), self.q.d
+        assert isinstance(q, Bits)
+        flat = q.flat(self.x)
+        flips = torch.eye(d, dtype=flat.dtype, device=flat.device)
+        flips = flips.view(d, *[1] * len(q.batch_shape), d) * q.undecided
+
+        def points(part: slice) -> Tensor:
+            if part.stop - part.start == n * d:
+                return q.shaped((flat.unsqueeze(1) - flips).abs().flatten(0, 1))
+            row = torch.arange(part.start, part.stop, device=flat.device)
+            start = flat.index_select(0, row // d)
+            return q.shaped((start - flips.index_select(0, row % d)).abs())
+
+        value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
+        return (value - self.fx).masked_fill(~q.undecided, 0.0)
 
     def _evaluated(self) -> Table:
         """Return the changes by calling f at all other categories, (own + j) mod k, of every

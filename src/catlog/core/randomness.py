@@ -82,7 +82,7 @@ class Randomness:
         u = u.reshape(n * groups, *q.batch_shape, q.d)
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
-        if isinstance(q, Bits):
+        if isinstance(q, Bits) and sampling != "antithetic":  # whose 1 - u may be 1
             return q.draw(u)
         with torch.no_grad():
             return q.point(q.from_uniforms(u))

@@ -61,7 +61,7 @@ class ARM(Estimator[Bits]):
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
         u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
-        fx = f(torch.cat([q.draw(u), q.draw(1 - u)]))
+        fx = f(q.point(torch.cat([q.from_uniforms(u), q.from_uniforms(1 - u)])))
         values, anti_values = fx.detach().chunk(2)
         gradient = ((values - anti_values).unsqueeze(-1) * (u - 0.5)).mean(0)
         return Estimate(fx.mean(0), fx.mean(0) + q.with_odds_gradient(gradient))
