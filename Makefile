@@ -5,6 +5,7 @@ ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 KILLS ?= 3
 # Tests that have separate targets.
 ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled \
+	--ignore=experiments/tests/slow \
 	--ignore=tests/benchmarks --ignore=tests/pyro_elbo --ignore=src/catlog/pyro
 # Tests that run once, with every annotated shape checked.
 SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_estimator.py
@@ -17,14 +18,14 @@ SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_esti
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[experiments,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments
 	touch $@
 
 demo: .venv/ready  ## the quickstart, and small versions of the paper's experiments (under 5 minutes)
 	$(BIN)/python examples/quickstart.py
-	CATLOG=$(BIN)/catlog bash reproduce/demo.sh demo
+	CATLOG=$(BIN)/catlog bash experiments/reproduce/demo.sh demo
 
 test: lint types unit shapes  ## everything that CI checks
 
@@ -68,17 +69,17 @@ test-transformers: .venv/transformers  ## compare catlog.CausalLM with brute for
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/language_models/test_causal_lm.py
 
 .venv/scale: .venv/ready
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]' -e './experiments[ray]'
 	touch $@
 
 test-scale: .venv/scale  ## sweeps on a Ray cluster, and torchrun (docs/scaling.md; some minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale experiments/tests/slow/test_ray.py
 
 test-benchmarks: .venv/ready  ## run the benchmarks of quality, advice and others in their quick modes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/benchmarks
 
 test-kills: .venv/ready  ## kill processes at random instants, KILLS times each (3; 30 take half an hour)
-	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills
+	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills experiments/tests/slow/test_kills.py
 
 test-compile: .venv/ready  ## compile every estimator, setting and kind of distribution by Inductor (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/compiled
@@ -89,9 +90,9 @@ OLDEST := 2.6.0
 NEWEST := 2.15.0
 
 .versions/$(OLDEST)/ready: LIMITS := -c .github/oldest.txt
-.versions/%/ready: pyproject.toml .github/oldest.txt
+.versions/%/ready: pyproject.toml experiments/pyproject.toml .github/oldest.txt
 	$(PYTHON) -m venv .versions/$*
-	.versions/$*/bin/python -m pip install --quiet $(LIMITS) torch==$* -e '.[experiments,dev]'
+	.versions/$*/bin/python -m pip install --quiet $(LIMITS) torch==$* -e '.[dev]' -e ./experiments
 	touch $@
 
 test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## tests with the oldest and the newest PyTorch
@@ -108,7 +109,7 @@ battery: .venv/ready  ## test your estimator: make battery ESTIMATOR=FILE.py:CLA
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --pyargs catlog.testing --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## run the tests with coverage: a table, and htmlcov/index.html
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov-report=term --cov-report=html
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov=catlog_experiments --cov-report=term --cov-report=html
 
 .venv/docs: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'

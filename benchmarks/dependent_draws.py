@@ -16,8 +16,8 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog import Estimator
-from catlog.experiments import DVAE
-from catlog.experiments.dvae import DVAETask
+from catlog_experiments import DVAE
+from catlog_experiments.dvae import DVAETask
 
 from .command_line import opened, table_parser
 from .tables import Row, selected

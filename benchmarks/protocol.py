@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from catlog.estimators import ESTIMATORS
-from catlog.experiments import DVAE, folder_for, records
-from catlog.experiments.sweep import sweep
+from catlog_experiments import DVAE, folder_for, records
+from catlog_experiments.sweep import sweep
 
 from .command_line import argument_parser
 from .cpu_races.racers import settings_of

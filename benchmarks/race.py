@@ -32,8 +32,8 @@ from torch import Tensor
 
 from catlog import Estimator
 from catlog.estimator import label
-from catlog.experiments import DVAE, records
-from catlog.experiments.dvae import DVAETask
+from catlog_experiments import DVAE, records
+from catlog_experiments.dvae import DVAETask
 
 from .command_line import add_options, argument_parser
 from .cpu_races.curves import seconds_to

@@ -28,11 +28,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.experiments import DVAE, Optimisation, records
-from catlog.experiments.sweep import grid, sweep
-from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
 from catlog.problems.mlp import mlp
+from catlog_experiments import DVAE, Optimisation, records
+from catlog_experiments.sweep import grid, sweep
+from catlog_experiments.training import adam
 
 from .command_line import opened, table_parser
 from .tables import Row, grouped

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.distributions import OneHotCategorical
 
 import catlog
-from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+from catlog_experiments.data import load
 
 from .command_line import opened, table_parser
 from .tables import Row

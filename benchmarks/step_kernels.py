@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from catlog.experiments.dvae import DVAETask
+from catlog_experiments.dvae import DVAETask
 
 from .command_line import add_options, argument_parser
 from .race import made

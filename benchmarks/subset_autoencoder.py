@@ -8,7 +8,7 @@
 The encoder (784-128-40, ReLU) gives 40 logits, the code is 10 of 40 bits, and the decoder
 (40-128-784) reconstructs the pixels, as independent bits (cross-entropy, in nats per image). It
 starts at the mean image; otherwise one code is best for all images at first, and is learned. The
-images are the embedded digits (`catlog.data.load("mnist-5000")`, or `--data mnist`). Every
+images are the embedded digits of `catlog_experiments.data` (or `--data mnist`). Every
 estimator has the same number of draws, so evaluations of the decoder, per image and step.
 `loss_likeliest` is the mean over the test images at the likeliest code, the top k logits. `loss` is
 that of a draw of the exact distribution. `seconds` is the time of training until then: CPU time, or
@@ -38,10 +38,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
-from catlog.data import Images, load
 from catlog.distributions import Subset
 from catlog.estimator import Function
-from catlog.experiments.stacked import StackedMLP
+from catlog_experiments.data import Images, load
+from catlog_experiments.stacked import StackedMLP
 
 from .command_line import opened, table_parser
 from .tables import Row
@@ -176,7 +176,7 @@ def main() -> None:
     names = ["RLOO", "CritiCateR", "SIMPLE", "I-MLE"]
     options = {"device": "cpu", "names": names, "seeds": [0, 1], "steps": 300, "samples": 8}
     parser = table_parser(__doc__, **options, lr=1e-3)
-    parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
+    parser.add_argument("--data", default="mnist-5000", help="a name of catlog_experiments.data")
     parser.add_argument("--every", type=int, help="steps between evaluations; default: steps / 6")
     parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
     key = ("estimator", "lr", "seed", "step")

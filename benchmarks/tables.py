@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
-from catlog.experiments import records
+from catlog_experiments import records
 
 RESULTS = Path(__file__).parents[1] / "results"
 Row = dict[str, Any]

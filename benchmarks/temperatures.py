@@ -24,8 +24,8 @@ from torch.distributions import Independent, OneHotCategorical
 from torch.nn import functional as F
 
 import catlog
-from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+from catlog_experiments.data import load
 
 from .command_line import opened, table_parser
 from .tables import Row

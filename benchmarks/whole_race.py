@@ -26,7 +26,7 @@ from torch.distributions import Bernoulli, Independent
 
 from catlog.estimator import Kind, label
 from catlog.estimators import ESTIMATORS
-from catlog.experiments import records
+from catlog_experiments import records
 
 from .command_line import add_options, argument_parser
 from .cpu_races.judging import standings

@@ -19,11 +19,11 @@ from types import ModuleType
 from measured import estimators
 
 import catlog
-import catlog.experiments
-from catlog.cli.main import main
+import catlog_experiments
+from catlog_experiments.cli.main import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
-PACKAGES = ["functions", "functions.kernels", "parallel", "problems", "data", "experiments"]
+PACKAGES = ["functions", "functions.kernels", "parallel", "problems"]
 PACKAGES += ["pyro"] * (find_spec("pyro") is not None)  # an extra, which `make docs` installs
 BLOCKS = ["distributions.factors", "distributions.conditionals", "sampling.draw"]
 BLOCKS += ["sampling.interventions", "evaluation.evaluate", "evaluation.neighbours"]
@@ -95,7 +95,7 @@ def constant(value: object) -> str:
     if isinstance(value, dict | tuple | list | set | frozenset):
         entries = [f"`{entry}`" for entry in value if len(str(entry)) < 40]
         return f"Holds {', '.join(entries) or f'{len(value)} entries'}."
-    return f"`{value}`".replace("catlog.experiments.", "").replace("<", "").replace(">", "")
+    return f"`{value}`".replace("<", "").replace(">", "")
 
 
 def directive(name: str) -> list[str]:
@@ -104,10 +104,8 @@ def directive(name: str) -> list[str]:
     if isfunction(value):
         return [f".. autofunction:: catlog.{name}", ""]
     if isclass(value):
-        # The fields of experiments are the flags of the command, on a page of their own.
-        members = [] if name.startswith("experiments.") else ["   :members:"]
         call = ["   :special-members: __call__"] if name == "Estimator" else []
-        return [f".. autoclass:: catlog.{name}", *members, *call, ""]
+        return [f".. autoclass:: catlog.{name}", "   :members:", *call, ""]
     module, _, last = f"catlog.{name}".rpartition(".")
     text = constant(value).replace("`", "``")
     return [f".. py:data:: {last}", f"   :module: {module}", "", f"   {text}", ""]
@@ -124,10 +122,13 @@ def help_text(*arguments: str) -> str:
 def command() -> str:
     """Return the page of the command line."""
     lines = ["---", "hide-toc: true", "---", "# The command `catlog`", ""]
-    lines += ["Needs the extra `experiments`. A wrong argument gives one line and exit code 2.", ""]
+    lines += [
+        "Needs `pip install . ./experiments`. A wrong argument gives one line and exit code 2.",
+        "",
+    ]
     commands: list[list[str]] = [[]]
     for name in re.findall(r"• (\w+)", help_text()):
-        variants = {"run": list(catlog.experiments.EXPERIMENTS), "sweep": ["addition"]}
+        variants = {"run": list(catlog_experiments.EXPERIMENTS), "sweep": ["addition"]}
         commands += (
             [[name, variant] for variant in variants[name]] if name in variants else [[name]]
         )

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from catlog import Estimator
-from catlog.experiments.named_estimators import make_estimator
+from catlog_experiments.named_estimators import make_estimator
 
 DRAWS = (4, 2, 8, 16)
 # Straight-through Gumbel-Softmax has its usual, constant temperature of 1.

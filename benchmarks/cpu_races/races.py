@@ -10,11 +10,11 @@ from torch.distributions import Distribution, Independent, OneHotCategorical
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from catlog import Estimator
-from catlog.data import load
-from catlog.experiments import DVAE
-from catlog.experiments.dvae import DVAETask
-from catlog.experiments.training import Training, adam
 from catlog.problems.mlp import mlp
+from catlog_experiments import DVAE
+from catlog_experiments.data import load
+from catlog_experiments.dvae import DVAETask
+from catlog_experiments.training import Training, adam
 
 from .racers import estimator_of, settings_of
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from catlog.experiments import records
+from catlog_experiments import records
 
 from ..command_line import output_of, table_parser
 from ..tables import Row, Table, show

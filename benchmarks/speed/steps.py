@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
-from catlog.experiments import DVAE, Addition
-from catlog.experiments.addition import AdditionTask
-from catlog.experiments.dvae import DVAETask
-from catlog.experiments.named_estimators import takes_one_hot
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.functions.kernels import PRECISIONS
+from catlog_experiments import DVAE, Addition
+from catlog_experiments.addition import AdditionTask
+from catlog_experiments.dvae import DVAETask
+from catlog_experiments.named_estimators import takes_one_hot
 
 from ..peers import storchastic_step
 from ..turns import spread

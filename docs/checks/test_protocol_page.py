@@ -9,7 +9,7 @@ import pytest
 from measured import ROOT, protocol
 from render import render
 
-from catlog.experiments import records
+from catlog_experiments import records
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ import pytest
 from measured import ROOT, grouped, race, race_figures, read, selected
 from render import render
 
-from catlog.experiments import records
+from catlog_experiments import records
 
 PAGE = (ROOT / "docs" / "race.md").read_text(encoding="utf-8")
 CURVES = {

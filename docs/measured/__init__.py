@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from catlog.experiments import records
+from catlog_experiments import records
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

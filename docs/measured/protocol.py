@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Bernoulli, Independent
 
 from catlog.estimator import label
-from catlog.experiments.named_estimators import make_estimator
+from catlog_experiments.named_estimators import make_estimator
 
 from . import Row, grouped, read, selected, table
 from .race_figures import clean

@@ -3,13 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
-from catlog.experiments import records
-from catlog.report import figures as paper_figures
-from catlog.report.claims import judge
-from catlog.report.page import SECTIONS
-from catlog.report.runs import Evidence, section_of
-from catlog.report.step_times import StepTimes
-from catlog.report.tables import Table
+from catlog_experiments import records
+from catlog_experiments.report import figures as paper_figures
+from catlog_experiments.report.claims import judge
+from catlog_experiments.report.page import SECTIONS
+from catlog_experiments.report.runs import Evidence, section_of
+from catlog_experiments.report.step_times import StepTimes
+from catlog_experiments.report.tables import Table
 
 from . import RESULTS, read, table
 

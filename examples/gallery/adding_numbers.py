@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 
 import catlog
-from catlog.data import addition, load
-from catlog.experiments.addition import lenet
-from catlog.experiments.programs import add_numbers
 from catlog.functions import DigitsOfSum
+from catlog_experiments.addition import lenet
+from catlog_experiments.data import addition, load
+from catlog_experiments.programs import add_numbers
 
 QUICK = "CATLOG_QUICK" in os.environ
 N, EPOCHS = 8, 1 if QUICK else 12

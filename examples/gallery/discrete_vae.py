@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent, kl_divergence
 
 import catlog
-from catlog.data import binarise, load
+from catlog_experiments.data import binarise, load
 
 QUICK = "CATLOG_QUICK" in os.environ
 BITS, STEPS = 24, 24 if QUICK else 400

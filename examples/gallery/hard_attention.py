@@ -21,7 +21,7 @@ from torch.distributions import Categorical, Independent
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 import catlog
-from catlog.data import load
+from catlog_experiments.data import load
 
 QUICK = "CATLOG_QUICK" in os.environ
 STEPS, GLIMPSES = 20 if QUICK else 500, 3

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 
 import catlog
-from catlog.data import addition, load
+from catlog_experiments.data import addition, load
 
 QUICK = "CATLOG_QUICK" in os.environ
 DIGITS, EPOCHS, SEEDS = 3, 1 if QUICK else 15, 1 if QUICK else 3

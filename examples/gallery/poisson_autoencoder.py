@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, Poisson, kl_divergence
 
 import catlog
-from catlog.data import binarise, load
 from catlog.distributions import lost_mass, truncated
+from catlog_experiments.data import binarise, load
 
 QUICK = "CATLOG_QUICK" in os.environ
 COUNTS, CATEGORIES, STEPS = 16, 32, 24 if QUICK else 400

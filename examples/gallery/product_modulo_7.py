@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 
 import catlog
-from catlog.data import load
+from catlog_experiments.data import load
 
 QUICK = "CATLOG_QUICK" in os.environ
 FLOOR = 1e-3  # is added to every estimate, so that its logarithm is finite

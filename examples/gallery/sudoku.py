@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 
 import catlog
-from catlog.data import load
+from catlog_experiments.data import load
 
 QUICK = "CATLOG_QUICK" in os.environ
 STEPS, BOARDS, SEEDS = 10 if QUICK else 200, 8, 1 if QUICK else 3

@@ -70,8 +70,8 @@ else:  # type checkers read a literal `__all__` only
         "sample",
     ]
 
-    # Imported on first use: training needs none of these modules, `data` needs numpy, `pyro` Pyro.
-    _MODULES = ("data", "diagnostics", "problems", "pyro")
+    # Imported on first use: training needs none of these modules, `pyro` needs Pyro.
+    _MODULES = ("diagnostics", "problems", "pyro")
     _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
 
     def __getattr__(name: str) -> object:

@@ -16,7 +16,7 @@ from benchmarks.tables import Table
 from torch.nn.functional import cross_entropy, one_hot
 
 from catlog.estimator import label
-from catlog.experiments import records
+from catlog_experiments import records
 from support.scripts import run
 
 Row = dict[str, object]

@@ -11,7 +11,7 @@ from benchmarks.race import CapturedSteps, advise, summaries
 from benchmarks import race, step_kernels
 from catlog import RLOO, Estimator, ReinMax
 from catlog.estimator import label
-from catlog.experiments import records
+from catlog_experiments import records
 
 
 def options(picks: Path | None = None) -> argparse.Namespace:

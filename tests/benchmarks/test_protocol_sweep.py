@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import protocol
-from catlog.experiments import records
+from catlog_experiments import records
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:

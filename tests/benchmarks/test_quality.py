@@ -6,9 +6,9 @@ import pytest
 from benchmarks.tables import keyed
 
 from catlog import ESTIMATORS
-from catlog.experiments import records
 from catlog.testing.settings import supports
 from catlog.testing.test_battery import LIMIT
+from catlog_experiments import records
 from support.scripts import run
 
 # The evaluations of SCateR(1) on the problems with dependent variables.

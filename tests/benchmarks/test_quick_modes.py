@@ -14,7 +14,7 @@ from torch.distributions import Independent, OneHotCategorical
 
 import catlog
 from benchmarks import arithmetic
-from catlog.experiments import records
+from catlog_experiments import records
 from support.gradients import assert_same
 from support.scripts import ROOT, run
 

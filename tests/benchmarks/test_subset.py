@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from benchmarks.subset_autoencoder import Autoencoder, sum_of_gamma
 
-from catlog.experiments import records
+from catlog_experiments import records
 from support.scripts import run
 
 

@@ -8,7 +8,7 @@ from benchmarks.cpu_races.judging import standings
 from benchmarks.whole_race import count, entrants, summaries, time_steps
 
 from catlog.estimators import ESTIMATORS
-from catlog.experiments import records
+from catlog_experiments import records
 
 
 def options(folder: Path) -> argparse.Namespace:

@@ -28,7 +28,6 @@ from catlog import (
     SlopeCateR,
     StraightThrough,
 )
-from catlog.cli.main import main
 from catlog.diagnostics import Advice, Comparison, Row, compare
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.gradient_samples import GradientSampler
@@ -38,6 +37,7 @@ from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, w
 from catlog.estimator import BITS, FromDraws, Function, label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
+from catlog_experiments.cli.main import main
 from support.laws import bits, integers, one_hots
 
 ONE = torch.ones(6, dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 import catlog
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = ("data", "diagnostics", "distributions", "functions", "parallel", "problems")
+PACKAGES = ("diagnostics", "distributions", "functions", "parallel", "problems")
 
 
 PAGES_WITH_CODE = (

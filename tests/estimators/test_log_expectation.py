@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import catlog
 from catlog import log_expectation
-from catlog.experiments import Addition
-from catlog.experiments.addition import digit_logits
 from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction, seeded
+from catlog_experiments import Addition
+from catlog_experiments.addition import digit_logits
 from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
 

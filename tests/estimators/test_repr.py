@@ -9,9 +9,9 @@ from torch import nn
 
 import catlog
 from catlog import ESTIMATORS
-from catlog.cli.compare import parse_estimators
 from catlog.estimator import Estimator
 from catlog.testing.settings import VARIANTS
+from catlog_experiments.cli.compare import parse_estimators
 
 # What an estimator learns is no setting; whether it checks f's values does not change the estimate.
 LEARNED = {"alpha", "beta", "eta", "network", "baseline"}

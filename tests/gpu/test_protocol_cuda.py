@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from catlog.data.images import Images
-from catlog.experiments import DVAE, protocol
-from catlog.experiments.protocol import ProtocolTask
+from catlog_experiments import DVAE, protocol
+from catlog_experiments.data.images import Images
+from catlog_experiments.protocol import ProtocolTask
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)

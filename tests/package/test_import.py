@@ -3,12 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import catlog
-from catlog.data.files import FILES
 
 # A prefix of programs: packages named in MISSING cannot be imported, as if not installed.
 WITHOUT = """
@@ -58,27 +56,15 @@ def test_importing_catlog_does_not_import_the_compiler() -> None:
 
 
 def test_importing_catlog_does_not_import_what_training_does_not_need() -> None:
-    packages = ("catlog.data", "catlog.diagnostics", "catlog.problems", "catlog.pyro")
+    packages = ("catlog.diagnostics", "catlog.problems", "catlog.pyro")
     modules = (*packages, "pyro", "rich", "tyro", "statistics")
     assert loaded_by("import catlog", *modules) == [False] * len(modules)
 
 
-def test_help_does_not_import_packages_of_reports_and_data() -> None:
-    program = """
-from catlog.cli.main import main
-try:
-    main(["--help"])
-except SystemExit:
-    print()
-"""
-    modules = ("torch._dynamo", "matplotlib", "jinja2", "sklearn", "mlxtend", "catlog.report.page")
-    assert loaded_by(program, *modules) == [False] * len(modules)
-
-
 def test_names_that_are_imported_on_first_use() -> None:
-    names = ["advise", "compare", "Advice", "Comparison", "data", "diagnostics", "problems"]
-    program = f"from catlog import {', '.join(names)}; import catlog; catlog.data; catlog.compare"
-    assert loaded_by(program, "catlog.data", "catlog.diagnostics", "catlog.problems") == [True] * 3
+    names = ["advise", "compare", "Advice", "Comparison", "diagnostics", "problems"]
+    program = f"from catlog import {', '.join(names)}; import catlog; catlog.compare"
+    assert loaded_by(program, "catlog.diagnostics", "catlog.problems") == [True] * 2
     assert set(names) <= set(dir(catlog))
     assert set(catlog.__all__) <= set(dir(catlog))
 
@@ -101,16 +87,6 @@ def test_import_without_numpy_adds_no_warning_to_those_of_torch() -> None:
     done = run_without("numpy", "import catlog")
     assert done.returncode == 0
     assert done.stderr == alone.stderr
-
-
-@pytest.mark.parametrize("name", ["mnist-5000", "omniglot"])
-def test_data_without_numpy_say_what_to_install(name: str, tmp_path: Path) -> None:
-    (tmp_path / "omniglot").mkdir()
-    for file in FILES["omniglot"]:
-        (tmp_path / file.path).touch()
-    done = run_without("numpy", f"import catlog; catlog.data.load({name!r}, {str(tmp_path)!r})")
-    expected = "catlog.data: the package 'numpy' is missing. Install it with: pip install 'catlog["
-    assert expected in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("program", ["import catlog.pyro", "import catlog; catlog.pyro.ELBO"])

@@ -11,11 +11,10 @@ import catlog
 # Top to bottom. A module or package may import those of earlier lines, and itself.
 # `functions` is below `parallel`: the functions need checks only, but the package re-exports Pool,
 # RowError and Sharded, because users look for them beside the functions.
-# `data` is above `problems`, whose autoencoder reads images. `diagnostics` is, too: a problem
-# averages gradients by its `Moments`.
+# `diagnostics` is above `problems`: a problem averages gradients by its `Moments`.
 LAYERS = [
     ["tracing"],
-    ["checks", "files"],
+    ["checks"],
     ["estimator"],
     ["distributions"],
     ["sampling"],
@@ -25,12 +24,8 @@ LAYERS = [
     ["estimators"],
     ["language_models"],
     ["building_blocks", "logarithm", "pathwise", "compiled", "pyro"],
-    ["data"],
     ["diagnostics"],
     ["problems", "testing"],
-    ["experiments"],
-    ["report"],
-    ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PACKAGE = Path(catlog.__file__).parent
@@ -67,7 +62,7 @@ def modules() -> dict[str, tuple[str, ...]]:
     located = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts not in (("__init__",), ("__main__",)):  # these gather everything
+        if parts != ("__init__",):  # it gathers everything
             located["/".join(parts)] = parts
     return located
 
@@ -105,7 +100,14 @@ def test_a_planted_import_is_found(planted: str) -> None:
     )
 
 
+def test_catlog_imports_nothing_of_the_experiments() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    assert not any("catlog_experiments" in source for source in sources)
+
+
 def test_all_tests_can_be_collected_at_once() -> None:
     """Two test files of one name in different folders could not be imported together."""
-    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    root = Path(__file__).parents[2]
+    folders = (root / "tests", root / "experiments" / "tests")
+    names = Counter(path.name for folder in folders for path in folder.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []

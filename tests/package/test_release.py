@@ -1,14 +1,10 @@
-"""Metadata of a release are consistent, and --version works without extras."""
+"""Metadata of a release are consistent."""
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import catlog
-from catlog.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -17,6 +13,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def test_all_versions_agree() -> None:
     version = catlog.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    text = (ROOT / "experiments" / "pyproject.toml").read_text(encoding="utf-8")
+    experiments = tomllib.loads(text)["project"]
+    assert experiments["version"] == version
+    assert f"catlog=={version}" in experiments["dependencies"]
     assert re.search(
         rf"^## {re.escape(version)}\b",
         (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
@@ -43,15 +43,3 @@ def test_the_workflow_tests_the_supported_pythons() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in " ".join(targets).split():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_the_version_needs_no_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "catlog.cli.main", raising=False)
-    monkeypatch.setitem(sys.modules, "tyro", None)
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"catlog {catlog.__version__}\n"
-    assert main(["list"]) == 2
-    message = "'tyro' is missing. Install it with: pip install 'catlog[experiments]'"
-    assert message in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catlog.experiments import records
+from catlog_experiments import records
 from support.scripts import ROOT, run
 
 SECTIONS = ("ceilings", "dvae", "categorical", "addition", "scaling", "memory")

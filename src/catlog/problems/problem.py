@@ -17,7 +17,7 @@ from ..diagnostics.moments import Moments
 from ..distributions.conditionals import view
 from ..estimator import Estimator, Function
 from ..estimators import Exact
-from ..files.cache import load_or_make
+from .cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")

@@ -1,0 +1,119 @@
+"""Experiment 4 of the paper: learn to read digits from their sum."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent
+from torch.nn.utils import clip_grad_norm_
+
+from catlog.functions import OfSum
+from catlog.logarithm import log_expectation
+from catlog.problems.mlp import glorot
+
+from . import data
+from .digit_readers import digit_logits, lenet, read_digits
+from .named_estimators import chosen_estimator
+from .ranges import Count, Positive
+from .settings import Labels, Settings
+from .training import Training, TrainingTask, adam
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition(Settings):
+    """MNIST addition: a LeNet reads D images and is trained on their sum.
+
+    The loss is -log P(sum is right). f is the indicator that the drawn digits
+    add up to the sum. Its derivative is zero, so relaxations do not apply.
+    """
+
+    data: Literal["mnist-5000", "mnist"] = "mnist-5000"
+    """Images; mnist-5000 needs no files, mnist is read from CATLOG_DATA or downloaded."""
+    digits: Count = 4
+    """D, the number of images in a sum."""
+    epochs: Count = 10
+    """Passes over the training sequences (the paper: 100)."""
+    batch: Count = 10
+    """Sequences per step."""
+    learning_rate: Positive = 1e-3
+    """Learning rate of Adam."""
+    clip: Positive | None = None
+    """Largest norm of the gradient; None: no limit. It stabilises long runs of 16+ digits."""
+    every: Count | None = None
+    """Log every N steps; None: once per epoch."""
+
+    name: ClassVar[str] = "addition"
+    headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
+    length: ClassVar[str] = "epochs"
+    divides: ClassVar[bool] = True
+    has_derivative: ClassVar[bool] = False
+    category_count: ClassVar[int] = 10
+    labels: ClassVar[Labels] = {
+        "IndeCateR": ("IndeCateR", {"samples": 10}),
+        "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "draws": "latin"}),
+        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "draws": "latin"}),
+        "RLOO-F": ("RLOO", {}),
+        "RLOO-S": ("RLOO", {"samples": 10}),
+    }
+    sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
+
+    @property
+    def methods(self) -> Labels:
+        return {**self.labels, "RLOO-F": ("RLOO", {"samples": 100 * self.digits})}
+
+    def task(self) -> "AdditionTask":
+        return AdditionTask(self)
+
+
+class AdditionTask(TrainingTask):
+    """Model, sequences and likelihood."""
+
+    def __init__(self, config: Addition) -> None:
+        self.config = config
+        device = config.prepare()
+        self.E = chosen_estimator(config, device)
+        sequences = data.addition(data.load(config.data), config.digits)
+        self.train, self.test = sequences.train.to(device), sequences.test.to(device)
+        self.network = lenet()
+        glorot(self.network)
+        self.network.to(device)
+        optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
+        if config.clip is not None:
+            max_norm, weights = config.clip, list(self.network.parameters())
+
+            def clip(*_: object) -> None:
+                clip_grad_norm_(weights, max_norm)
+
+            optimiser.register_step_pre_hook(clip)
+        self.training = Training(
+            config, self.loss, self.network, self.E, optimiser, len(self.train)
+        )
+        self.iterations = config.epochs * self.training.per_epoch
+        self.every = config.every or self.training.per_epoch
+
+    def loss(self, index: Tensor) -> Tensor:
+        """Return minus the log of the estimated probability of the right sum.
+
+        IndeCateR's estimate is Rao-Blackwellised, so it is seldom zero. Sequences whose estimate is
+        zero have the loss -log(1e-8) and no gradient.
+        """
+        sums = self.train.sums[index]
+        logits = digit_logits(self.network, self.train.batch(index))
+        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        f = OfSum(lambda total: (total == sums).float(), categories=10)
+        return -log_expectation(self.E, f, q, floor=1e-8)
+
+    @torch.no_grad()
+    def measure(self, i: int) -> dict[str, float]:
+        """Return the test accuracy of the most probable digits, and of their sums."""
+        digits = read_digits(self.network, self.test)
+        metrics = {
+            "epoch": i / self.training.per_epoch,
+            "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),
+            "digit_accuracy": float((digits == self.test.labels).float().mean()),
+        }
+        if i > 0:
+            metrics["train"] = self.training.mean_loss()
+        return metrics

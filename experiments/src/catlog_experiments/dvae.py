@@ -1,0 +1,221 @@
+"""Experiment 3 of the paper: a discrete variational autoencoder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import softplus
+
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
+from catlog.problems.mlp import glorot, mlp
+
+from .data import for_autoencoder, load
+from .loop import Task
+from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot, with_temperature
+from .protocol import LIKELIHOODS, ProtocolTask
+from .ranges import AtLeastTwo, Count, Counted, Positive
+from .settings import Labels, Settings
+from .training import Training, adam, gradient_statistics
+
+PAPER_RATE = 1e-4
+TEST_SAMPLES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DVAE(Settings):
+    """Discrete autoencoder, trained on the evidence lower bound.
+
+    Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
+    is computed in closed form. With more than two categories, the decoder reads
+    category numbers, as in the published code, or one-hot vectors. Other protocols of the
+    literature have models and data of their own (see ``catlog_experiments.protocol``).
+    """
+
+    data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
+    """Images; mnist-5000 needs no files, the others are read from CATLOG_DATA or downloaded."""
+    variables: Count = 200
+    """D, the number of latent variables."""
+    categories: AtLeastTwo = 2
+    """K, the number of categories of a variable."""
+    reads: Literal["numbers", "one-hot"] = "numbers"
+    """Input of the decoder for K > 2."""
+    epochs: Count = 20
+    """Passes over the training images (the paper: 1000)."""
+    batch: Count = 100
+    """Images per step."""
+    learning_rate: Positive | None = None
+    """Learning rate of Adam; None: the protocol's (the paper: 1e-4)."""
+    anneal: bool = True
+    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch."""
+    every: Count | None = None
+    """Log every N steps; None: once per epoch."""
+    test_samples: Count | None = None
+    """Draws per image for the test bound; None: 10 (published code: 1000), or the protocol's."""
+    gradient_repeats: Counted = 5
+    """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
+    protocol: Literal["paper", "bernoulli", "gaussian", "categorical"] = "paper"
+    """The paper's model, or a benchmark of binary (two likelihoods) or categorical autoencoders."""
+    models: Count = 1
+    """Models that train in one step, with the seeds seed, seed + 1, ... (not with the paper's)."""
+
+    name: ClassVar[str] = "dvae"
+    headline: ClassVar[tuple[str, str]] = ("test", "negated test ELBO, nats")
+    length: ClassVar[str] = "epochs"
+    divides: ClassVar[bool] = True
+    has_likelihood: ClassVar[bool] = True
+    labels: ClassVar[Labels] = {
+        "IndeCateR": ("IndeCateR", {"samples": 2}),
+        "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
+        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "draws": "latin"}),
+        "RLOO-F": ("RLOO", {"samples": 800}),
+        "RLOO-S": ("RLOO", {"samples": 2}),
+        "GS-F": ("GumbelSoftmax", {"samples": 800, "hard": True, "temperature": 1.0}),
+        "GS-S": ("GumbelSoftmax", {"samples": 2, "hard": True, "temperature": 1.0}),
+    }
+    categorical: ClassVar[Labels] = {
+        **labels,
+        "IndeCateR": ("IndeCateR", {"samples": 1}),
+        "RLOO-F": ("RLOO", {"samples": 2000}),
+        "GS-F": ("GumbelSoftmax", {"samples": 2000, "hard": True, "temperature": 1.0}),
+    }
+    sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories", "reads")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.protocol == "paper" and self.models > 1:
+            raise ValueError(
+                f"--models must be 1 with --protocol paper, but {self.models} was given. Use "
+                "several seeds instead."
+            )
+        if self.protocol in ("bernoulli", "gaussian") and self.categories != 2:
+            raise ValueError(
+                f"--categories must be 2 with --protocol {self.protocol}, but {self.categories} "
+                "was given. Use --protocol categorical."
+            )
+
+    @property
+    def methods(self) -> Labels:
+        return self.labels if self.categories == 2 else self.categorical
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of Adam."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.protocol == "paper":
+            return PAPER_RATE
+        return LIKELIHOODS[self.protocol].rate(self.data)
+
+    def task(self) -> Task:
+        return DVAETask(self) if self.protocol == "paper" else ProtocolTask(self)
+
+
+class DVAETask:
+    """Model, data and bound."""
+
+    def __init__(self, config: DVAE) -> None:
+        self.config = config
+        device = config.prepare()
+        self.E, self.temperature = with_temperature(chosen_estimator(config, device), 1.0, device)
+        self.start = float(self.temperature)
+
+        d, k = config.variables, config.categories
+        one_hot = k > 2 and config.reads == "one-hot"
+        self.encoder = mlp(784, 384, 256, d if k == 2 else d * k)
+        self.decoder = mlp(d * k if one_hot else d, 256, 384, 784)
+        glorot(self.encoder, self.decoder)
+        self.model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(device)
+        train, test = for_autoencoder(load(config.data))
+        self.train = train.to(device)
+        self.test = test.to(device)
+        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
+        self.training = Training(config, self.loss, self.model, self.E, optimiser, len(self.train))
+        self.iterations = config.epochs * self.training.per_epoch
+        self.every = config.every or self.training.per_epoch
+
+    def distribution(self, logits: Tensor, *, relaxed: bool) -> Distribution:
+        """Return the distribution of the latent variables, one-hot if ``relaxed``."""
+        if self.config.categories == 2:
+            return Independent(Bernoulli(logits=logits, validate_args=False), 1)
+        logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
+        one_hot = relaxed or self.config.reads == "one-hot"
+        return Independent(
+            (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False), 1
+        )
+
+    def divergence(self, logits: Tensor) -> Tensor:
+        """Return KL(q || uniform prior), in closed form."""
+        if self.config.categories == 2:
+            return (logits.sigmoid() * logits - softplus(logits) + log(2)).sum(-1)
+        k = self.config.categories
+        log_p = logits.unflatten(-1, (self.config.variables, k)).log_softmax(-1)
+        return (log_p.exp() * log_p + log(k) / k).sum((-1, -2))
+
+    def reconstruction(self, images: Tensor, *, relaxed: bool) -> nn.Module:
+        """Return the negated log-likelihood of the images as a function of the latent variables."""
+        head, k = BernoulliCrossEntropy(images), self.config.categories
+        if k > 2 and relaxed and self.config.reads == "numbers":
+            return OnNumbers(FirstLayerLinear(self.decoder, head), k)
+        if k > 2 and self.config.reads == "one-hot":
+            return FirstLayerLinear(self.decoder, head, one_hot=True)
+        return FirstLayerLinear(self.decoder, head, categories=k)
+
+    def bound(self, images: Tensor, E: Callable[..., Tensor], *, relaxed: bool) -> Tensor:
+        """Return the negated evidence lower bound of each image; E: any function of f and q."""
+        logits = self.encoder(images)
+        f = self.reconstruction(images, relaxed=relaxed)
+        q = self.distribution(logits, relaxed=relaxed)
+        # an importance-weighted bound is one of log p(image, x) - log q(x)
+        if getattr(E, "target", "expectation") == "bound":
+            prior = -self.config.variables * log(self.config.categories)
+            return -E(lambda x: prior - f(x) - q.log_prob(x), q)
+        return E(f, q) + self.divergence(logits)
+
+    def loss(self, index: Tensor) -> Tensor:
+        return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))
+
+    def step(self, i: int) -> None:
+        if self.config.anneal and i % self.training.per_epoch == 0:
+            decay = -0.01 * (i // self.training.per_epoch)
+            self.temperature.copy_((torch.tensor(decay).exp() * self.start).clamp(min=0.1))
+        self.training.step(i)
+
+    def measure(self, i: int) -> dict[str, float]:
+        metrics = {
+            "epoch": i / self.training.per_epoch,
+            "test": self.mean_bound(self.test, self.config.test_samples or TEST_SAMPLES),
+        }
+        if i > 0:
+            metrics["train"] = self.training.mean_loss()
+        if self.config.gradient_repeats > 1:
+            index = self.training.index(0)
+            metrics |= gradient_statistics(
+                lambda: self.loss(index).mean(),
+                list(self.encoder.parameters()),
+                list(self.decoder.parameters()),
+                self.config.gradient_repeats,
+            )
+        return metrics
+
+    @torch.no_grad()
+    def mean_bound(self, images: Tensor, samples: int) -> float:
+        """Return the mean negated bound of the images, with ``samples`` draws for each."""
+        totals = []
+        for part in images.split(max(1, 10_000 // samples)):
+            logits = self.encoder(part)
+            points = self.distribution(logits, relaxed=False).sample((samples,))
+            losses = self.reconstruction(part, relaxed=False)(points).mean(0)
+            totals.append((losses + self.divergence(logits)).sum())
+        return float(torch.stack(totals).sum()) / len(images)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"training": self.training.state_dict(), "temperature": self.temperature}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.training.load_state_dict(state["training"])
+        self.temperature.copy_(state["temperature"])

@@ -1,0 +1,197 @@
+"""Estimators by name: a class of the registry, or a label of the paper such as RLOO-F."""
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+from catlog.estimator import BITS, Estimator, Kind
+from catlog.estimators import ESTIMATORS, GumbelSoftmax
+
+from .ranges import did_you_mean
+from .settings import Labels, Settings
+
+
+def make_estimator(
+    name: str, samples: int | None, options: tuple[str, ...], labels: Labels
+) -> Estimator:
+    """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
+
+    >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
+    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
+    IndeCateR(3, per_variable=True, draws=latin)
+    """
+    check_known(name, labels)
+    class_name, label_settings = labels.get(name, (name, {}))
+    cls = ESTIMATORS[class_name]
+    fields = signature(cls).parameters
+    settings: dict[str, Any] = dict(label_settings)
+    if samples is not None:
+        settings["samples"] = samples
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"--options: {option!r} must have the form name=value.")
+        settings[key] = parse_literal(value)
+    for key in settings:
+        if key not in fields:
+            raise ValueError(
+                f"{class_name} has no setting {key}.{did_you_mean(key, fields)} "
+                f"It has {', '.join(fields)}."
+            )
+    return cls(**settings)
+
+
+def check_known(name: str, labels: Labels) -> None:
+    """Raise if ``name`` is neither one of ``labels`` nor an estimator."""
+    known = sorted({*labels, *ESTIMATORS})
+    if name not in known:
+        advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
+        raise ValueError(f"--estimator: {name!r} is not known.{advice}")
+
+
+def check_settings(config: Settings) -> None:
+    """Raise if the estimator of a configuration is unknown or does not fit the experiment."""
+    check_fits(
+        make_estimator(config.estimator, config.samples, config.options, config.methods), config
+    )
+
+
+def check_fits(E: Estimator, config: Settings) -> None:
+    """Raise if an estimator does not fit the experiment."""
+    name = type(E).__name__
+    if E.target == "bound" and not config.has_likelihood:
+        raise ValueError(
+            f"--estimator: {name} bounds a likelihood by log-weights, and this "
+            "experiment has no likelihood. Use it with `catlog run dvae`."
+        )
+    if E.differentiates_f and not config.has_derivative:
+        raise ValueError(
+            f"--estimator: {name} needs the derivative of f, which is zero everywhere in "
+            f"{config.name}. Use a black-box estimator such as RLOO."
+        )
+    categories = getattr(config, "categories", config.category_count)
+    if E.supports == BITS and categories > 2:
+        raise ValueError(
+            f"--estimator: {name} is for bits, but there are {categories} categories here."
+        )
+
+
+def chosen_estimator(config: Settings, device: torch.device) -> Estimator:
+    """Return the estimator of a configuration on its device."""
+    E = make_estimator(config.estimator, config.samples, config.options, config.methods)
+    check_fits(E, config)
+    return E.to(device) if isinstance(E, nn.Module) else E
+
+
+def with_temperature(
+    E: Estimator, default: float, device: torch.device
+) -> tuple[Estimator, Tensor]:
+    """Return the estimator and its temperature, a tensor that a captured step reads.
+
+    Only Gumbel-Softmax has one; for other estimators it is ``default``.
+    """
+    temperature = torch.tensor(default, device=device)
+    if isinstance(E, GumbelSoftmax):
+        temperature.fill_(float(E.temperature))
+        E = replace(E, temperature=temperature)
+    return E, temperature
+
+
+def parse_literal(value: str) -> Any:
+    """Return the Python literal that ``value`` is, else ``value`` itself."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+def own_parameters(E: Estimator) -> list[nn.Parameter]:
+    """Return the parameters of an estimator that learns."""
+    return list(E.parameters()) if isinstance(E, nn.Module) else []
+
+
+def own_state(E: Estimator) -> dict[str, Any]:
+    """Return the state of an estimator that learns."""
+    return E.state_dict() if isinstance(E, nn.Module) else {}
+
+
+def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
+    """Restore the state of an estimator that learns."""
+    if isinstance(E, nn.Module):
+        E.load_state_dict(state)
+
+
+class Learner:
+    """An estimator without a model to train, and an optimiser of its parameters if it has any."""
+
+    def __init__(self, E: Estimator) -> None:
+        self.E = E
+        self.parameters = own_parameters(E)
+        self.optimiser = torch.optim.Adam(self.parameters, 1e-2) if self.parameters else None
+
+    def gradient(self, value: Tensor, logits: Tensor) -> Tensor:
+        """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
+        inputs = [logits, *self.parameters]
+        gradient, *gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+        for parameter, parameter_gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = parameter_gradient
+        return gradient
+
+    def step(self) -> None:
+        """Update the estimator's parameters."""
+        if self.optimiser is not None:
+            self.optimiser.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": own_state(self.E),
+            "optimiser": self.optimiser.state_dict() if self.optimiser else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_own_state(self.E, state["estimator"])
+        if self.optimiser is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+
+
+def takes_one_hot(E: Estimator) -> bool:
+    """Return True if E needs one-hot points: to relax them, or since it takes no numbers."""
+    return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
+
+
+def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
+    """Return independent variables as E supports them: category numbers, one-hot or bits."""
+    if takes_one_hot(E):
+        base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
+    elif Kind.INDEX in E.supports and not E.differentiates_f:
+        base = Categorical(logits=logits, validate_args=False)
+    elif logits.shape[-1] == 2:
+        base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
+    else:
+        raise ValueError(
+            f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} "
+            "categories here."
+        )
+    return Independent(base, 1)
+
+
+class OnNumbers(nn.Module):
+    """A function of category numbers, called with one-hot points, which may be relaxed.
+
+    The published code gives relaxations this function.
+    """
+
+    def __init__(self, f: Callable[[Tensor], Tensor], categories: int) -> None:
+        super().__init__()
+        self.f = f
+        self.categories = categories
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.f(x @ torch.arange(self.categories, dtype=x.dtype, device=x.device))

@@ -1,0 +1,258 @@
+"""Learn to read digits from the outputs of a program that saw them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.distributions import Categorical, Independent
+from torch.nn.functional import pad
+
+from catlog.estimator import Function
+from catlog.estimators import RLOO
+from catlog.functions import DigitsOfSum, OfSum
+from catlog.logarithm import log_expectation
+from catlog.problems.mlp import glorot
+
+from . import data
+from .digit_readers import conv, digit_logits, lenet, read_digits
+from .named_estimators import chosen_estimator
+from .ranges import AtLeastTwo, Count, Counted, Positive
+from .settings import Labels, Settings
+from .training import Training, TrainingTask, adam
+
+Digits = Int64[Tensor, "*lead d"]
+Results = Int64[Tensor, "*lead outputs"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program over handwritten digits.
+
+    Attributes:
+        digits: the number of images it reads; None: as many as the experiment says.
+        run: maps digits to the results, which are the only labels of training.
+    """
+
+    digits: int | None
+    run: Callable[[Digits], Results]
+
+
+def add_numbers(digits: Digits) -> Results:
+    """Return the digits of the sum of two numbers, most significant first.
+
+    >>> add_numbers(torch.tensor([5, 8, 3, 3]))
+    tensor([0, 9, 1])
+    """
+    sums = digits.unflatten(-1, (2, -1)).sum(-2)
+    results, carry = [], torch.zeros_like(sums[..., 0])
+    for place in reversed(sums.unbind(-1)):
+        results.append((place + carry) % 10)
+        carry = (place + carry) // 10
+    return torch.stack([carry, *reversed(results)], -1)
+
+
+def _one(result: Tensor) -> Results:
+    return result.long().unsqueeze(-1)
+
+
+# The eleven programs of MNIST-R (Solko-Breslin et al., "Data-efficient learning with neural
+# programs", 2024), and sums of two numbers and of many digits.
+PROGRAMS: dict[str, Program] = {
+    "numbers": Program(None, add_numbers),
+    "sum": Program(None, lambda x: _one(x.sum(-1))),
+    "sum-2": Program(2, lambda x: _one(x.sum(-1))),
+    "sum-3": Program(3, lambda x: _one(x.sum(-1))),
+    "sum-4": Program(4, lambda x: _one(x.sum(-1))),
+    "mult-2": Program(2, lambda x: _one(x[..., 0] * x[..., 1])),
+    "mod-2": Program(2, lambda x: _one(x[..., 0] % (x[..., 1] + 1))),
+    "add-mod-3": Program(2, lambda x: _one((x[..., 0] + x[..., 1]) % 3)),
+    "add-sub": Program(3, lambda x: _one(x[..., 0] + x[..., 1] - x[..., 2])),
+    "less-than": Program(2, lambda x: _one(x[..., 0] < x[..., 1])),
+    "equal": Program(2, lambda x: _one(x[..., 0] == x[..., 1])),
+    "not-3-or-4": Program(1, lambda x: _one((x[..., 0] != 3) & (x[..., 0] != 4))),
+    "count-3-4": Program(8, lambda x: _one(((x == 3) | (x == 4)).sum(-1))),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs(Settings):
+    """Programs over digits: a network is trained on what a program computes.
+
+    The loss is the sum over the results of -log P(the result is right), with one
+    expectation per result and one set of draws for all. f is an indicator. Its
+    derivative is zero, so relaxations do not apply.
+    """
+
+    program: Literal[
+        "numbers", "sum", "sum-2", "sum-3", "sum-4", "mult-2", "mod-2", "add-mod-3", "add-sub",
+        "less-than", "equal", "not-3-or-4", "count-3-4",
+    ] = "numbers"  # fmt: skip
+    """numbers: the sum of two numbers; sum: of single digits; the others are MNIST-R's."""
+    digits: Count = 4
+    """Digits of each number (numbers), or of the sum (sum)."""
+    data: Literal["mnist-5000", "mnist"] = "mnist-5000"
+    """Images; mnist-5000 needs no files, mnist is read from CATLOG_DATA or downloaded."""
+    sequences: Count | None = None
+    """Training examples; None: as many as use no image twice."""
+    epochs: Count = 20
+    """Passes over the training examples."""
+    batch: Count = 10
+    """Examples per step."""
+    learning_rate: Positive = 1e-3
+    """Learning rate of Adam at the start."""
+    decay: bool = True
+    """Let the learning rate fall linearly to zero."""
+    network: Literal["lenet", "conv"] = "lenet"
+    """The paper's LeNet, or two convolutions (32, 64) and 1,024 hidden units with dropout."""
+    whole: bool = False
+    """One expectation, that all results are right, instead of one per result."""
+    double_softmax: bool = False
+    """Give the network's probabilities to the distribution as logits, a published mistake."""
+    value_samples: AtLeastTwo | None = None
+    """Further draws, for the value only; None: the estimator's own value."""
+    shift: Counted = 0
+    """Move every training image by up to this many pixels in both directions, at random."""
+    restart: Count | None = None
+    """Start with new weights after every N epochs whose last one lost over 0.5 nats per result."""
+    floor: Positive = 1e-8
+    """Added to a probability before its logarithm is taken."""
+    every: Count | None = None
+    """Log every N steps; None: once per epoch."""
+
+    name: ClassVar[str] = "programs"
+    headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
+    length: ClassVar[str] = "epochs"
+    divides: ClassVar[bool] = True
+    has_derivative: ClassVar[bool] = False
+    category_count: ClassVar[int] = 10
+    labels: ClassVar[Labels] = {
+        "IndeCateR": ("IndeCateR", {"samples": 2}),
+        "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
+        "RLOO": ("RLOO", {"samples": 100}),
+    }
+    sizes: ClassVar[tuple[str, ...]] = ("program", "data", "digits", "whole", "double_softmax")
+
+    def task(self) -> "ProgramsTask":
+        return ProgramsTask(self)
+
+    def check_extension(self) -> None:
+        if self.decay:
+            raise ValueError(
+                "--epochs: this run's learning rate fell to zero over its epochs, so that it "
+                "cannot be continued. Start a longer run, or use --no-decay."
+            )
+
+
+def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:
+    """Return the images, each moved by up to ``most`` pixels in both directions, at random."""
+    lead, size = images.shape[:-2], images.shape[-1]
+    start = torch.randint(0, 2 * most + 1, (2, *lead, 1), device=images.device)
+    rows, columns = start + torch.arange(size, device=images.device)
+    padded = pad(images, (most, most, most, most))
+    padded = padded.gather(-2, rows.unsqueeze(-1).expand(*lead, size, padded.shape[-1]))
+    return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
+
+
+class ProgramsTask(TrainingTask):
+    """Model, examples and likelihood."""
+
+    def __init__(self, config: Programs) -> None:
+        self.config = config
+        device = config.prepare()
+        self.E = chosen_estimator(config, device)
+        self.value = None if config.value_samples is None else RLOO(config.value_samples)
+        self.program = PROGRAMS[config.program]
+        digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
+        examples = data.addition(
+            data.load(config.data), digits, batch=1, sequences=config.sequences
+        )
+        self.train, self.test = examples.train.to(device), examples.test.to(device)
+        self.results = self.program.run(self.train.labels)
+        self.test_results = self.program.run(self.test.labels)
+        self.network = lenet() if config.network == "lenet" else conv()
+        glorot(self.network)
+        self.network.to(device)
+        self.optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
+        # A tensor, which a captured step reads at every replay.
+        self.rate = torch.tensor(config.learning_rate, device=device)
+        self.optimiser.param_groups[0]["lr"] = self.rate
+        self.training = Training(
+            config, self.loss, self.network, self.E, self.optimiser, len(self.train)
+        )
+        self.iterations = config.epochs * self.training.per_epoch
+        self.every = config.every or self.training.per_epoch
+        self.recent_loss = 0.0  # per result, as it was logged last
+
+    def loss(self, index: Tensor) -> Tensor:
+        """Return minus the logarithms of the estimated probabilities of the right results.
+
+        A result whose estimated probability is zero has the loss -log(floor) and no gradient.
+        """
+        images = self.train.batch(index)
+        if self.config.shift:
+            images = shifted(images, self.config.shift)
+        logits = digit_logits(self.network, images)
+        if self.config.double_softmax:
+            logits = logits.softmax(-1)
+        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        f, outputs = self.function(self.results[index])
+        log_probs = log_expectation(
+            self.E, f, q, floor=self.config.floor, value=self.value, outputs=outputs
+        )
+        return -log_probs.sum(-1) if outputs else -log_probs
+
+    def function(self, results: Results) -> tuple[Function, int]:
+        """Return which results are right, as a function of digits, and its output dimensions."""
+        if self.config.program.startswith("sum"):
+            total = results.squeeze(-1)
+            return OfSum(lambda sums: sums == total, categories=10), 0
+
+        def compare(x: Tensor) -> Tensor:
+            return self.program.run(x) == results
+
+        right: Function = DigitsOfSum(results) if self.config.program == "numbers" else compare
+        return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
+
+    def step(self, i: int) -> None:
+        if self.config.decay:
+            self.rate.fill_(self.config.learning_rate * (1 - i / self.iterations))
+        period = (self.config.restart or 0) * self.training.per_epoch
+        if period and i > 0 and i % period == 0 and self.recent_loss > 0.5:
+            self.start_again()
+        super().step(i)
+
+    @torch.no_grad()
+    def start_again(self) -> None:
+        """Draw new weights and forget the optimiser's moments, in the same tensors."""
+        glorot(self.network)
+        for moments in self.optimiser.state.values():
+            for value in moments.values():
+                value.zero_()
+
+    @torch.no_grad()
+    def measure(self, i: int) -> dict[str, float]:
+        """Return the test accuracy of whole examples, of single results and of digits."""
+        digits = read_digits(self.network, self.test)
+        right: Bool[Tensor, "examples outputs"] = self.program.run(digits) == self.test_results
+        metrics = {
+            "epoch": i / self.training.per_epoch,
+            "accuracy": float(right.all(-1).float().mean()),
+            "result_accuracy": float(right.float().mean()),
+            "digit_accuracy": float((digits == self.test.labels).float().mean()),
+        }
+        if i > 0:
+            metrics["train"] = self.training.mean_loss()
+            outputs = 1 if self.config.whole else self.results.shape[-1]
+            self.recent_loss = metrics["train"] / outputs
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "recent_loss": self.recent_loss}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.recent_loss = state["recent_loss"]
+        super().load_state_dict(state)
+        self.optimiser.param_groups[0]["lr"] = self.rate

@@ -1,0 +1,276 @@
+"""Published benchmarks of autoencoders: ``catlog run dvae --protocol ...``.
+
+**bernoulli, gaussian**: the protocol of DisARM, ARMS, Double CV and RODEO. Layers
+784-200-200-D-200-200-784 with LeakyReLU(0.3), Glorot start, D = 200 bits with the prior
+Bernoulli(1/2), a sampled bound log p(x | b) + log p(b) - log q(b), batches of 100, the first 50,000
+images for training, 10^6 steps (2,000 epochs).
+
+- bernoulli: pixels are drawn as Bernoulli(intensity) again at every use. Adam with 1e-3, on
+  Fashion-MNIST 3e-4.
+- gaussian: pixels in [-1, 1], a learned variance for each pixel (softplus, at least 1e-3). Adam
+  with 1e-4.
+
+**categorical**: the protocol of Gapped straight-through and ReinMax. Layers 784-512-256-D K and
+their mirror image with ReLUs, one-hot variables, grey pixels in a Bernoulli likelihood, the KL
+divergence in closed form, all training images, batches of 100, 160 epochs. Adam with 5e-4.
+
+Data that differ from the published: Omniglot is the official set (ink is 1), not Burda's
+``chardata.mat``. Every stack of models (``--models``) trains in one step; see :mod:`.stacked`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import log, pi
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import softplus
+
+from catlog.estimators import Exact
+
+from .data import load
+from .named_estimators import chosen_estimator
+from .stacked import StackedMLP, glorot_by_seed, stack_estimator
+from .training import Training, TrainingTask, adam
+
+if TYPE_CHECKING:
+    from .dvae import DVAE
+
+FEW = 3  # draws of the second test bound: the published code draws K, whatever its flag says
+LEAST_VARIANCE = 1e-3
+MOST_POINTS = 5000  # of the latent space, for exact gradients
+EVERY = 10_000  # steps between two measurements, by default
+
+Reconstruction = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compute matrix products without TF32 inside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What distinguishes the protocols.
+
+    Attributes:
+        hidden: widths of the encoder's hidden layers; the decoder's are their mirror image.
+        slope: of the leaky ReLUs below zero.
+        train_images: number of training images of MNIST and Fashion-MNIST.
+        rates: learning rates by data set; the first one is that of all other sets.
+        test_samples: draws per image of the test bound.
+    """
+
+    hidden: tuple[int, int]
+    slope: float
+    train_images: int
+    rates: dict[str, float]
+    test_samples: int
+
+    def rate(self, data: str) -> float:
+        """Return the learning rate of Adam."""
+        return self.rates.get(data, next(iter(self.rates.values())))
+
+
+LIKELIHOODS = {
+    "bernoulli": Likelihood((200, 200), 0.3, 50_000, {"mnist": 1e-3, "fashion-mnist": 3e-4}, 100),
+    "gaussian": Likelihood((200, 200), 0.3, 50_000, {"mnist": 1e-4}, 100),
+    "categorical": Likelihood((512, 256), 0.0, 60_000, {"mnist": 5e-4}, 10),
+}
+
+
+class StackedAutoencoders(nn.Module):
+    """Encoders, decoders and, for a Gaussian likelihood, the variances of all pixels."""
+
+    def __init__(self, config: "DVAE") -> None:
+        super().__init__()
+        likelihood, models = LIKELIHOODS[config.protocol], config.models
+        latent = config.variables * (config.categories if config.protocol == "categorical" else 1)
+        widths = (784, *likelihood.hidden, latent)
+        self.encoder = StackedMLP(models, widths, likelihood.slope)
+        self.decoder = StackedMLP(models, widths[::-1], likelihood.slope)
+        glorot_by_seed([self.encoder, self.decoder], config.seed)
+        self.spread = None
+        if config.protocol == "gaussian":
+            self.spread = nn.Parameter(torch.full((models, 1, 784), -0.5))
+
+    def variance(self) -> Float[Tensor, "models 1 784"]:
+        """Return the variances of the pixels."""
+        assert self.spread is not None
+        return softplus(self.spread).clamp(min=LEAST_VARIANCE)
+
+
+class ProtocolTask(TrainingTask):
+    """A stack of autoencoders, their data and their bounds."""
+
+    def __init__(self, config: "DVAE") -> None:
+        self.config = config
+        self.likelihood = LIKELIHOODS[config.protocol]
+        device = config.prepare()
+        E = chosen_estimator(config, device)
+        E = stack_estimator(E, config.models, config.variables)
+        self.E = E.to(device) if isinstance(E, nn.Module) else E
+        self.model = StackedAutoencoders(config).to(device)
+        images = load(config.data)
+        train, test = images.train[: self.likelihood.train_images], images.test
+        if config.data == "omniglot":
+            train, test = 1 - train, 1 - test  # ink is 1, as in Burda's version
+        if config.protocol == "gaussian":
+            train, test = 2 * train - 1, 2 * test - 1
+        self.train = train.to(device)
+        self.test = test.to(device)
+        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
+        self.training = Training(
+            config, self.loss, self.model, self.E, optimiser, len(self.train), models=config.models
+        )
+        self.iterations = config.epochs * self.training.per_epoch
+        self.every = config.every or EVERY
+        self.at_once = 200_000 if device.type == "cuda" else 10_000  # evaluations of the decoder
+
+    def observed(self, images: Float[Tensor, "*batch 784"]) -> Float[Tensor, "*batch 784"]:
+        """Return what the model sees of the images: new binary pixels, or the images."""
+        return images.bernoulli() if self.config.protocol == "bernoulli" else images
+
+    def distribution(self, logits: Float[Tensor, "models batch latent"]) -> Distribution:
+        """Return the distribution of the latent variables, ``[models, batch]`` of them."""
+        if self.config.protocol != "categorical":
+            return Independent(Bernoulli(logits=logits, validate_args=False), 1)
+        logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
+        return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
+
+    def reconstruction(self, x: Float[Tensor, "models batch 784"]) -> Reconstruction:
+        """Return -log p(x | b) as a function of the latent variables b."""
+
+        def bernoulli(b: Tensor) -> Tensor:
+            logits = self.model.decoder(b.flatten(3))
+            return (softplus(logits) - logits * x).sum(-1)
+
+        def gaussian(b: Tensor) -> Tensor:
+            variance = self.model.variance()
+            constant = (2 * pi * variance).log().sum(-1) / 2
+            return ((x - self.model.decoder(b)).square() / (2 * variance)).sum(-1) + constant
+
+        return gaussian if self.config.protocol == "gaussian" else bernoulli
+
+    def negated_bound(self, x: Tensor, logits: Tensor) -> Reconstruction:
+        """Return the bound's terms that are averaged over draws, negated, as a function of b.
+
+        With bits they include log q(b) - log p(b), where q's parameters are held fixed: its
+        derivative in them has mean zero. With categories the KL divergence is added elsewhere.
+        """
+        f = self.reconstruction(x)
+        if self.config.protocol == "categorical":
+            return f
+        fixed = logits.detach()
+        log_ratio = self.config.variables * log(2) - softplus(fixed).sum(-1)
+        return lambda b: f(b) + (b * fixed).sum(-1) + log_ratio
+
+    def divergence(self, logits: Tensor) -> Tensor | float:
+        """Return the KL divergence in closed form with categories, else 0."""
+        if self.config.protocol != "categorical":
+            return 0.0
+        k = self.config.categories
+        log_p = logits.unflatten(-1, (self.config.variables, k)).log_softmax(-1)
+        return (log_p.exp() * (log_p + log(k))).sum((-1, -2))
+
+    def loss(self, index: Tensor) -> Float[Tensor, "models batch"]:
+        """Return the negated bounds, times the number of models: their mean is the sum over models
+        of the mean over their images, so that every model has the gradient of a single one."""
+        x = self.observed(self.train[index])
+        logits = self.model.encoder(x)
+        f, q = self.negated_bound(x, logits), self.distribution(logits)
+        return (self.E(f, q) + self.divergence(logits)) * self.config.models
+
+    def measure(self, i: int) -> dict[str, float]:
+        few = min(FEW, self.test_samples)
+        bounds = {
+            "train": self.bounds(self.train, 1)[0],
+            "test": self.bounds(self.test, self.test_samples)[0],
+        }
+        if self.config.protocol != "categorical":
+            bounds["test"], bounds["test_few"] = self.bounds(self.test, self.test_samples, few)
+        metrics = {"epoch": i / self.training.per_epoch}
+        metrics |= {name: sum(values) / len(values) for name, values in bounds.items()}
+        if self._has_few_points() and self.config.gradient_repeats > 1 and i == self.iterations:
+            metrics |= self.bias()
+        for name, values in bounds.items():
+            metrics |= {f"{name}.{s}": value for s, value in enumerate(values)}
+        return metrics
+
+    @property
+    def test_samples(self) -> int:
+        return self.config.test_samples or self.likelihood.test_samples
+
+    @torch.no_grad()
+    def bounds(self, images: Tensor, samples: int, *more: int) -> list[list[float]]:
+        """Return the mean negated bound of every model, for each number of draws, in full float32.
+
+        With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b); the fewer
+        draws are the first of ``samples``. With categories it is the mean over the draws.
+        """
+        models = self.config.models
+        counts = (samples, *more)
+        totals = torch.zeros(len(counts), models, dtype=torch.float64, device=images.device)
+        with full_float32():
+            for part in images.split(max(1, self.at_once // (samples * models))):
+                x = self.observed(part.expand(models, *part.shape).contiguous())
+                logits = self.model.encoder(x)
+                b = self.distribution(logits).sample((samples,))
+                values = self.negated_bound(x, logits)(b) + self.divergence(logits)
+                for row, n in zip(totals, counts, strict=True):
+                    row += self._bound(values[:n]).sum(-1)
+        return [[float(value) / len(images) for value in row] for row in totals.cpu()]
+
+    def _bound(self, values: Float[Tensor, "n models batch"]) -> Float[Tensor, "models batch"]:
+        """Return the negated bound of n draws; see :meth:`bounds`."""
+        if self.config.protocol == "categorical":
+            return values.mean(0)
+        return log(len(values)) - (-values).logsumexp(0)
+
+    def _has_few_points(self) -> bool:
+        points = self.config.categories**self.config.variables
+        return self.config.protocol == "categorical" and points <= MOST_POINTS
+
+    def bias(self) -> dict[str, float]:
+        """Return bias and variance of the gradient in the encoder's outputs, on one minibatch,
+        relative to the exact gradient: means over models.
+
+        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates minus
+        the exact gradient, minus the noise that is left in that mean.
+        """
+        x = self.observed(self.train[self.training.index(0)])
+        with torch.no_grad():
+            logits = self.model.encoder(x)
+        f = self.reconstruction(x)
+        repeats = self.config.gradient_repeats
+
+        def gradient(E: Callable[..., Tensor]) -> Float[Tensor, "models numbers"]:
+            leaf = logits.clone().requires_grad_()
+            (result,) = torch.autograd.grad(E(f, self.distribution(leaf)).sum(), leaf)
+            return result.flatten(1)
+
+        self.model.requires_grad_(False)  # no graph of the decoder for all points
+        if isinstance(self.E, nn.Module):
+            self.E.eval()  # what it has learned stays as it is
+        exact = gradient(Exact(limit=MOST_POINTS))
+        estimates = torch.stack([gradient(self.E) for _ in range(repeats)])
+        if isinstance(self.E, nn.Module):
+            self.E.train()
+        self.model.requires_grad_(True)
+        norm2 = exact.square().sum(-1)
+        variance = estimates.var(0).sum(-1)
+        bias2 = (estimates.mean(0) - exact).square().sum(-1) - variance / repeats
+        return {
+            "relative_bias2": float((bias2 / norm2).mean()),
+            "relative_variance": float((variance / norm2).mean()),
+        }

@@ -1,0 +1,107 @@
+"""Runs as one tidy table: a row per logged point, with the fields of its configuration."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .files.csv_cells import guarded, unguarded, write_csv
+from .named_estimators import parse_literal
+from .ranges import Count, Digits, check
+from .run_folder import Folder, refuse_run_file
+
+Row = dict[str, Any]
+
+
+def read(source: Path | str) -> list[Row]:
+    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`."""
+    source = Path(source)
+    if source.suffix == ".csv":
+        return _read_csv(source)
+    if not source.is_dir():
+        raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
+    rows: list[Row] = []
+    for path in sorted(source.rglob("metrics.jsonl")):
+        if any((path.parent / name).exists() for name in ("config.json", "sessions.jsonl")):
+            rows += read_run(path.parent)
+    return rows
+
+
+def _read_csv(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark
+            reader = csv.reader(file, strict=True)
+            columns = [unguarded(name) for name in next(reader, [])]
+            for line in filter(None, reader):
+                if len(line) != len(columns):
+                    raise csv.Error(
+                        f"line {reader.line_num} has {len(line)} cells, "
+                        f"but there are {len(columns)} columns"
+                    )
+                rows.append(dict(zip(columns, map(_value, line), strict=True)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
+    return rows
+
+
+def read_run(path: Path) -> list[Row]:
+    """Return the rows of the run in this folder, none without a run."""
+    folder = Folder(path)
+    metrics, config = folder.metrics(), folder.recorded_config()
+    if metrics and config is None:
+        raise ValueError(
+            f"{folder.config_path} cannot be read, nor other records of the settings. "
+            f"Is {path} the folder of a run?"
+        )
+    return [{**(config or {}), **row} for row in metrics]
+
+
+def read_all(sources: Iterable[Path | str]) -> list[Row]:
+    """Return the rows of several sources; see :func:`read`."""
+    return [row for source in sources for row in read(source)]
+
+
+def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
+    """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns.
+
+    A text that begins like a formula is written behind an apostrophe, which :func:`read` removes.
+    """
+    check("--digits", digits, Digits)
+    refuse_run_file(path)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
+    lines = [[cell(row.get(key), digits) for key in columns] for row in rows]
+    write_csv(path, [list(map(guarded, columns)), *lines])
+
+
+def cell(value: Any, digits: int = 6) -> str:
+    """Return a value as the cell of a CSV file."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    if isinstance(value, int):
+        return str(value)
+    return guarded(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+
+
+def _value(cell: str) -> Any:
+    if cell == "":
+        return None
+    text = unguarded(cell)
+    return parse_literal(cell) if text == cell else text
+
+
+def thinned(rows: list[Row], step: int) -> list[Row]:
+    """Return every ``step``-th point of each run, and its last point."""
+    check("--thin", step, Count)
+    if any(row.get("iteration") is None for row in rows):
+        raise ValueError("--thin: a row has no iteration, so it is not a row of a run.")
+    kept: list[Row] = []
+    count = 0
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        count = 0 if row["iteration"] == 0 else count + 1
+        if count % step == 0 or following is None or following["iteration"] <= row["iteration"]:
+            kept.append(row)
+    return kept

@@ -1,0 +1,133 @@
+"""Programs over digits: their definitions, their functions, and training on their results."""
+
+import pytest
+import torch
+from torch.distributions import Categorical, Independent
+
+from catlog import Exact
+from catlog_experiments import Programs
+from catlog_experiments.digit_readers import digit_logits
+from catlog_experiments.programs import PROGRAMS, add_numbers, shifted
+
+EXAMPLES = {
+    "numbers": ([9, 9, 0, 1], [1, 0, 0]),
+    "sum": ([9, 9, 0, 1], [19]),
+    "sum-2": ([9, 4], [13]),
+    "sum-3": ([9, 4, 1], [14]),
+    "sum-4": ([9, 4, 1, 1], [15]),
+    "mult-2": ([9, 4], [36]),
+    "mod-2": ([9, 4], [4]),  # 9 mod (4 + 1)
+    "add-mod-3": ([9, 4], [1]),
+    "add-sub": ([9, 4, 8], [5]),
+    "less-than": ([4, 9], [1]),
+    "equal": ([4, 9], [0]),
+    "not-3-or-4": ([4], [0]),
+    "count-3-4": ([3, 4, 4, 0, 1, 2, 9, 3], [4]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_computes(name: str) -> None:
+    digits, results = EXAMPLES[name]
+    assert PROGRAMS[name].run(torch.tensor(digits)).tolist() == results
+
+
+def test_sum_of_numbers_is_that_of_integers() -> None:
+    digits = torch.randint(0, 10, (100, 12), generator=torch.Generator().manual_seed(0))
+    places = 10 ** torch.arange(5, -1, -1)
+    expected = (digits.unflatten(-1, (2, 6)) * places).sum((-1, -2))
+    got = (add_numbers(digits) * 10 ** torch.arange(6, -1, -1)).sum(-1)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_function_says_which_results_are_right(name: str, whole: bool) -> None:
+    task = Programs(program=name, digits=2, sequences=20, whole=whole).task()
+    f, outputs = task.function(task.results)
+    is_right = f(task.train.labels.unsqueeze(0))
+    assert is_right.dim() == 2 + outputs
+    assert bool(is_right.all())
+    changed = task.train.labels.unsqueeze(0).clone()
+    changed[..., 0] = (changed[..., 0] + 1) % 10
+    assert not bool(f(changed).all())
+
+
+def test_gradient_of_the_loss_reaches_the_network() -> None:
+    for options in ({}, {"double_softmax": True}, {"whole": True}, {"value_samples": 20}):
+        task = Programs(digits=1, samples=20, sequences=20, **options).task()
+        loss = task.loss(torch.arange(10))
+        assert loss.shape == (10,)
+        loss.sum().backward()
+        assert all(weight.grad is not None for weight in task.network.parameters())
+
+
+@pytest.mark.parametrize("program", ["numbers", "sum"])
+def test_the_exact_mean_is_that_of_all_points(program: str) -> None:
+    task = Programs(program=program, digits=2, sequences=20, estimator="Exact").task()
+    index = torch.arange(5)
+    loss = task.loss(index)
+    logits = digit_logits(task.network, task.train.batch(index))
+    f, outputs = task.function(task.results[index])
+    q = Independent(Categorical(logits=logits), 1)
+    value = Exact()(lambda x: f(x), q, outputs=outputs)
+    expected = -(value + task.config.floor).log()
+    torch.testing.assert_close(loss, expected.sum(-1) if outputs else expected)
+    # A hundred digits, whose points nobody can enumerate.
+    Programs(program=program, digits=50, sequences=10, estimator="Exact").task().loss(
+        torch.arange(2)
+    ).sum().backward()
+
+
+def test_a_network_learns_from_sums_of_numbers() -> None:
+    """One digit each, 800 steps; a constant guess reads every tenth digit right."""
+    config = Programs(digits=1, samples=4, epochs=2, batch=5, value_samples=100)
+    torch.manual_seed(0)
+    task = config.task()
+    for i in range(task.iterations):
+        task.step(i)
+    metrics = task.measure(task.iterations)
+    assert metrics["digit_accuracy"] > 0.7
+    assert float(task.rate) < 1e-5  # it fell to zero
+
+
+def test_a_run_with_decay_is_not_extended() -> None:
+    with pytest.raises(ValueError, match="--no-decay"):
+        Programs().check_extension()
+    Programs(decay=False).check_extension()
+
+
+def test_images_are_used_again_where_sequences_ask_for_more() -> None:
+    task = Programs(digits=4, sequences=1000).task()  # 8,000 of 4,000 images
+    assert len(task.train) == 1000
+    counts = task.train.index.flatten().bincount()
+    assert counts.min() == counts.max() == 2
+
+
+def test_images_are_shifted_by_whole_pixels() -> None:
+    image = torch.zeros(2000, 28, 28)
+    image[:, 10, 14] = 1.0
+    pixels = shifted(image, 2).nonzero()
+    assert len(pixels) == len(image)
+    moves, counts = (pixels[:, 1:] - torch.tensor([10, 14])).unique(dim=0, return_counts=True)
+    assert moves.tolist() == [[row, column] for row in range(-2, 3) for column in range(-2, 3)]
+    assert ((counts - 80).abs() < 6 * 80**0.5).all()
+
+
+@pytest.mark.parametrize(("loss", "is_kept"), [(0.4, True), (0.6, False)])
+def test_a_run_that_learns_nothing_starts_again(loss: float, is_kept: bool) -> None:
+    task = Programs(program="sum-2", sequences=20, batch=10, restart=1).task()
+    before = [parameter.clone() for parameter in task.network.parameters()]
+    task.step(0)
+    task.recent_loss = loss
+    steps = []
+    task.training.step = lambda i: steps.append(i)
+    trained = [parameter.clone() for parameter in task.network.parameters()]
+    task.step(1)  # within the epoch
+    task.step(2)
+    kept = [torch.equal(*pair) for pair in zip(trained, task.network.parameters(), strict=True)]
+    moments = [value for state in task.optimiser.state.values() for value in state.values()]
+    assert steps == [1, 2]
+    assert all(kept) == is_kept
+    assert any(bool(value.any()) for value in moments) == is_kept
+    assert not any(torch.equal(*pair) for pair in zip(before, trained, strict=True))

@@ -1,0 +1,353 @@
+"""Published protocols: stacked models are single models, and bounds are bounds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle, product
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import leaky_relu, linear
+
+from catlog import NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, Estimator, Exact, SlopeCateR
+from catlog_experiments import DVAE, execute, records
+from catlog_experiments.cli.main import main
+from catlog_experiments.protocol import ProtocolTask
+from catlog_experiments.report.runs import Evidence, method_label
+from catlog_experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
+from cutting import CutError, cut_at
+
+MODELS, BATCH, D = 3, 4, 5
+
+
+def bits(logits: Tensor) -> Distribution:
+    return Independent(Bernoulli(logits=logits), 1)
+
+
+def one_hots(logits: Tensor) -> Distribution:
+    return Independent(OneHotCategorical(logits=logits), 1)
+
+
+def task_of(**settings: Any) -> ProtocolTask:
+    tiny = {"protocol": "bernoulli", "models": 2, "variables": 4, "batch": 50, "epochs": 1}
+    task = DVAE(**(tiny | {"test_samples": 5, "device": "cpu"} | settings)).task()
+    assert isinstance(task, ProtocolTask)
+    return task
+
+
+def test_stacked_networks_are_the_single_ones() -> None:
+    stack = StackedMLP(MODELS, (5, 4, 3), slope=0.3)
+    glorot_by_seed([stack], seed=7)
+    x = torch.randn(6, MODELS, BATCH, 5)
+    for s in range(MODELS):
+        hidden = leaky_relu(linear(x[:, s], stack.weights[0][s].mT, stack.biases[0][s, 0]), 0.3)
+        single = linear(hidden, stack.weights[1][s].mT, stack.biases[1][s, 0])
+        assert torch.allclose(stack(x)[:, s], single, atol=1e-6)
+
+
+def test_models_of_a_stack_start_and_read_as_their_seeds_say() -> None:
+    stack = task_of(models=3, seed=4)
+    for s in range(3):
+        single = task_of(models=1, seed=4 + s)
+        for a, b in zip(stack.model.parameters(), single.model.parameters(), strict=True):
+            assert torch.equal(a[s], b[0])
+        assert torch.equal(stack.training.index(3)[s], single.training.index(3)[0])
+
+
+def function(model: int | slice) -> Any:
+    """Return a smooth function with other parameters for each model."""
+    generator = torch.Generator().manual_seed(5)
+    pairs = torch.randn(MODELS, D, D, dtype=torch.float64, generator=generator)[model]
+    cubes = torch.randn(MODELS, D, dtype=torch.float64, generator=generator)[model]
+
+    def f(x: Tensor) -> Tensor:
+        quadratic = torch.einsum("...bi,...ij,...bj->...b", x, pairs, x)
+        return quadratic + (x @ cubes.unsqueeze(-1)).squeeze(-1) ** 3
+
+    return f
+
+
+def gradient(
+    E: Estimator,
+    f: Any,
+    logits: Tensor,
+    law: Callable[[Tensor], Distribution] = bits,
+    **randomness: Tensor,
+) -> Tensor:
+    leaf = logits.clone().requires_grad_()
+    E(f, law(leaf), **randomness).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+class Slice(nn.Module):
+    """The network of one model of a stack."""
+
+    def __init__(self, network: nn.Module, model: int, dimension: int) -> None:
+        super().__init__()
+        self.network, self.model, self.dimension = network, model, dimension
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = [-1] * (x.dim() + 1)
+        shape[self.dimension] = MODELS
+        stacked = self.network(x.unsqueeze(self.dimension).expand(shape))
+        return stacked.select(self.dimension, self.model)
+
+
+def random_stack(E: Estimator) -> Any:
+    """Return a stack in float64 whose parameters differ from model to model."""
+    stack = stack_estimator(E, MODELS, D)
+    assert isinstance(stack, nn.Module)
+    stack = stack.double()
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.copy_(torch.rand_like(parameter) + 0.2)
+    return stack
+
+
+def test_control_variates_of_a_stack_are_those_of_single_models() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(MODELS, BATCH, D, dtype=torch.float64)
+    x = bits(logits).sample((3,))
+    noise = torch.rand(3, MODELS, BATCH, D, 2, dtype=torch.float64)
+    for E in (DoubleCV(3), RODEO(3), REBAR(3), RELAX(3)):
+        name, stack = type(E).__name__, random_stack(E)
+        more = {"noise": noise} if name in ("REBAR", "RELAX") else {}
+        together = gradient(stack, function(slice(None)), logits, x=x, **more)
+        for s in range(MODELS):
+            if name == "RODEO":
+                single: Any = RODEO(3, network=Slice(stack.network, s, -4))
+                single.beta.data = stack.beta[s, 0, 0].data
+            elif name == "RELAX":
+                single = RELAX(3, network=Slice(stack.network, s, -3))
+            else:
+                single = DoubleCV(3) if name == "DoubleCV" else REBAR(3)
+            if name in ("DoubleCV", "RODEO"):
+                single.alpha.data = stack.alpha[s, 0].data
+            if name == "REBAR":
+                single.eta.data = stack.eta[s, 0].data
+                single.log_temperature.data = stack.log_temperature[s, 0].data
+            here = {key: value[:, s] for key, value in more.items()}
+            alone = gradient(single, function(s), logits[s], x=x[:, s], **here)
+            assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9), name
+            if name in ("DoubleCV", "RODEO"):  # what it learns is the model's own
+                assert torch.allclose(stack.alpha.grad[s, 0], single.alpha.grad, rtol=1e-8)
+            if name == "REBAR":
+                assert torch.allclose(stack.eta.grad[s, 0], single.eta.grad, rtol=1e-8)
+
+
+@pytest.mark.parametrize("law", [bits, one_hots])
+@pytest.mark.parametrize(
+    "settings", [{}, {"slope_entries": 0}, {"slope_entries": 3}, {"corrections": 4}]
+)
+def test_slopecater_of_a_stack_is_that_of_single_models(
+    settings: dict[str, int], law: Callable[[Tensor], Distribution]
+) -> None:
+    """Estimates and what is learned from them, over several calls."""
+    torch.manual_seed(1)
+    stack = stack_estimator(SlopeCateR(2, **settings), MODELS, D)  # type: ignore[arg-type]
+    singles = [SlopeCateR(2, **settings) for _ in range(MODELS)]  # type: ignore[arg-type]
+    assert isinstance(stack, nn.Module)
+    for module in (stack, *singles):
+        module.double()
+
+    def f(model: int | slice) -> Any:
+        of_numbers = function(model)
+        numbers = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)  # of one-hot points
+        return of_numbers if law is bits else lambda x: of_numbers(x @ numbers)
+
+    for _ in range(3):
+        shape = (MODELS, BATCH, D) if law is bits else (MODELS, BATCH, D, 3)
+        logits = torch.randn(shape, dtype=torch.float64)
+        x, start = law(logits).sample((2,)), torch.rand(1, MODELS, BATCH, dtype=torch.float64)
+        together = gradient(stack, f(slice(None)), logits, law, x=x, start=start)
+        for s, single in enumerate(singles):
+            alone = gradient(single, f(s), logits[s], law, x=x[:, s], start=start[:, s])
+            assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9)
+            assert torch.allclose(stack.coefficients.gram[s], single.coefficients.gram)
+            assert torch.allclose(stack.sizes.size2[s], single.sizes.size2)
+
+
+def test_states_are_not_shared_in_silence() -> None:
+    with pytest.raises(ValueError, match="--models must be 1 with NVIL"):
+        stack_estimator(NVIL(2), 2, D)
+    assert stack_estimator(RLOO(3), 2, D) == RLOO(3)
+
+
+def all_points(d: int) -> Tensor:
+    return torch.tensor(list(product([0.0, 1.0], repeat=d)))
+
+
+@pytest.mark.parametrize("protocol", ["bernoulli", "gaussian"])
+def test_bound_is_that_of_the_model(protocol: str) -> None:
+    """The sum over all b of q(b) p(x, b) / q(b) is p(x), which is computed from the decoder."""
+    task = task_of(protocol=protocol)
+    if protocol == "gaussian":
+        assert task.model.spread is not None
+        task.model.spread.data.normal_()
+    x = task.observed(task.train[task.training.index(0)])
+    logits = task.model.encoder(x)
+    points = all_points(4)
+    b = points[:, None, None].expand(16, 2, 50, 4)
+    log_q = task.distribution(logits).log_prob(b)
+    evidence = (log_q - task.negated_bound(x, logits)(b)).logsumexp(0)
+    for s in range(2):
+        weights, biases = task.model.decoder.weights, task.model.decoder.biases
+        out = points
+        for i in range(3):
+            out = linear(out, weights[i][s].mT, biases[i][s, 0])
+            out = leaky_relu(out, 0.3) if i < 2 else out
+        if protocol == "bernoulli":
+            pixels: Any = Bernoulli(logits=out[:, None])
+        else:
+            deviation = nn.functional.softplus(task.model.spread[s, 0]).clamp(min=1e-3).sqrt()
+            pixels = torch.distributions.Normal(out[:, None], deviation)
+        log_p = pixels.log_prob(x[s]).sum(-1).logsumexp(0) - 4 * log(2)
+        assert torch.allclose(evidence[s], log_p, rtol=1e-4)
+
+
+def test_more_draws_raise_the_bound() -> None:
+    """The gaps are nats, because the decoder's output depends strongly on the bits."""
+    task = task_of()
+    for weight in task.model.decoder.weights:
+        weight.data *= 3
+    many, few, one = task.bounds(task.test, 100, 3, 1)
+    assert all(a + 1 < b < c - 1 for a, b, c in zip(many, few, one, strict=True))
+
+
+def test_pixels_are_drawn_again_at_every_use() -> None:
+    task = task_of()
+    images = task.train[task.training.index(0)]
+    x, y = task.observed(images), task.observed(images)
+    assert set(x.unique().tolist()) == {0.0, 1.0}
+    assert not torch.equal(x, y)
+    certain = (images == 0) | (images == 1)
+    assert torch.equal(x[certain], images[certain])
+    grey = task_of(protocol="gaussian")
+    assert torch.equal(grey.observed(grey.train), grey.train)
+    assert grey.train.min() == -1
+    assert grey.train.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("estimator", "samples", "options"),
+    [
+        ("SlopeCateR", 2, ("corrections=1",)),
+        ("RODEO", 3, ()),
+        ("ARMS", 3, ()),
+        ("IndeCateR", 1, ()),
+    ],
+)
+def test_training_lowers_the_bound_of_every_model(
+    estimator: str, samples: int, options: tuple[str, ...]
+) -> None:
+    torch.manual_seed(0)
+    task = task_of(estimator=estimator, samples=samples, options=options, every=80)
+    before = task.bounds(task.test, 5)[0]
+    for i in range(80):
+        task.step(i)
+    after = task.bounds(task.test, 5)[0]
+    assert all(b < a - 200 for a, b in zip(before, after, strict=True))
+
+
+def test_every_model_has_the_gradient_of_a_single_one() -> None:
+    """With an exact estimator, on grey pixels: nothing is random."""
+    settings = {"protocol": "gaussian", "estimator": "Exact", "batch": 8}
+    stack = task_of(models=2, **settings)
+    stack.loss(stack.training.index(0)).mean().backward()
+    for s in range(2):
+        single = task_of(models=1, seed=s, **settings)
+        single.loss(single.training.index(0)).mean().backward()
+        for a, b in zip(stack.model.parameters(), single.model.parameters(), strict=True):
+            assert a.grad is not None
+            assert b.grad is not None
+            assert torch.allclose(a.grad[s], b.grad[0], rtol=1e-3, atol=1e-5)
+
+
+def test_bias_and_variance_of_known_estimators() -> None:
+    """Exact, twice the exact gradient, and estimates that alternate around the exact one."""
+    task = task_of(protocol="categorical", variables=2, categories=3, batch=20, gradient_repeats=10)
+    exact = Exact()
+    task.E = exact
+    assert task.bias() == pytest.approx({"relative_bias2": 0, "relative_variance": 0}, abs=1e-9)
+    task.E = lambda f, q: 2 * exact(f, q)  # type: ignore[assignment]
+    assert task.bias() == pytest.approx({"relative_bias2": 1, "relative_variance": 0}, abs=1e-5)
+    factor = cycle([0, 2])
+    task.E = lambda f, q: next(factor) * exact(f, q)  # type: ignore[assignment]
+    known = {"relative_bias2": -1 / 9, "relative_variance": 10 / 9}
+    assert task.bias() == pytest.approx(known, rel=1e-4)
+    assert all(parameter.requires_grad for parameter in task.model.parameters())
+
+
+def test_bias_is_measured_at_the_end_where_points_are_few() -> None:
+    few = {"protocol": "categorical", "variables": 2, "categories": 3, "estimator": "ReinMax"}
+    task = task_of(**few, batch=2000, gradient_repeats=2)
+    assert "relative_bias2" in task.measure(task.iterations)
+    assert "relative_bias2" not in task.measure(1)
+    many = task_of(**(few | {"variables": 20}), batch=2000, gradient_repeats=2)
+    assert "relative_bias2" not in many.measure(many.iterations)
+
+
+def test_learning_rates_are_those_of_the_protocols() -> None:
+    for protocol, of_mnist, of_fashion in (
+        ("paper", 1e-4, 1e-4),
+        ("bernoulli", 1e-3, 3e-4),
+        ("gaussian", 1e-4, 1e-4),
+        ("categorical", 5e-4, 5e-4),
+    ):
+        assert DVAE(protocol=protocol, data="mnist").rate == of_mnist
+        assert DVAE(protocol=protocol, data="fashion-mnist").rate == of_fashion
+    assert DVAE(protocol="bernoulli", learning_rate=2e-3).rate == 2e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"models": 2}, "--models must be 1 with --protocol paper"),
+        ({"protocol": "gaussian", "categories": 3}, "--categories must be 2 with --protocol gauss"),
+        ({"protocol": "bernoulli", "models": 0}, "--models must be an int of at least 1"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DVAE(**settings)
+
+
+SMALL = DVAE(
+    protocol="bernoulli", models=2, variables=3, batch=1000, epochs=2, every=4, test_samples=2,
+    device="cpu", estimator="DoubleCV",
+)  # fmt: skip
+
+
+def test_interrupted_run_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = execute(SMALL, tmp_path / "whole")
+    with pytest.raises(CutError):
+        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=cut_at(4))
+    continued = execute(SMALL, tmp_path / "cut", resume=True)
+    assert {**continued, "seconds": 0} == {**whole, "seconds": 0}
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--protocol gaussian --models 2 --variables 3 --batch 1000 --epochs 1 --every 2"
+    folder = tmp_path / "run"
+    more = ["--test-samples", "2", "--estimator", "RLOO", "--samples", "2", "--device", "cpu"]
+    assert main(["run", "dvae", *arguments.split(), *more, "--folder", str(folder)]) == 0
+    last = records.read_run(folder)[-1]
+    assert last["train"] == pytest.approx((last["train.0"] + last["train.1"]) / 2)
+    assert "test_few.1" in last
+
+
+def test_report_leaves_other_protocols_out() -> None:
+    row = {"experiment": "dvae", "estimator": "RLOO-S", "seed": 0, "data": "mnist"}
+    paper = [{**row, "iteration": i, "test": 1.0} for i in (0, 1)]
+    other = [{**line, "protocol": "bernoulli"} for line in paper]
+    evidence = Evidence.from_rows([*paper, *other])
+    assert len(evidence.runs) == 1
+    assert evidence.notes == ("2 rows are left out: they follow other protocols.",)
+    assert method_label({**row, "learning_rate": 1e-4}) == "RLOO-S"
+    assert method_label({**row, "learning_rate": 2e-4}) == "RLOO-S learning_rate=0.0002"
+    assert replace(SMALL, learning_rate=1.0).rate == 1.0
