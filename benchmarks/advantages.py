@@ -1,4 +1,4 @@
-"""The expected policy gradient of `catlog.advantages`, by enumeration, and its variance.
+"""The expected policy gradient of `catlog.language_models.advantages`, by enumeration, and its variance.
 
     python -m benchmarks.advantages           # a minute; writes results/quality/advantages.csv
     python -m benchmarks.advantages --quick   # seconds; writes only to a given --output
@@ -97,13 +97,13 @@ class Prompt:
                 conditional = self.probs.view(-1, block)[rows // block]
                 suffix = torch.multinomial(conditional, 1).squeeze(-1)
                 extra["values"][:, position] = self.rewards[rows // block * block + suffix]
-        weights = catlog.advantages(self.rewards[rows], size, mask, estimator=estimator, **extra)
+        weights = catlog.language_models.advantages(self.rewards[rows], size, mask, estimator=estimator, **extra)
         terms = torch.einsum("rt,rtp->rp", weights, self.scores[rows])
         return terms.view(groups, size, -1).mean(1)
 
 
 def advantages(rewards: Tensor, size: int, estimator: str) -> Tensor:
-    return catlog.advantages(rewards, size, estimator=estimator, validate=False)
+    return catlog.language_models.advantages(rewards, size, estimator=estimator, validate=False)
 
 
 def generated(estimator: str, size: int) -> int:

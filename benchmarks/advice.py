@@ -28,7 +28,8 @@ from statistics import median_low
 import torch
 
 import catlog
-from catlog import ESTIMATORS, problems
+from catlog.estimators import ESTIMATORS
+from catlog import problems
 from catlog.diagnostics import CANDIDATES, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.pilot_settings import MOMENTUM_STEPS
@@ -42,7 +43,7 @@ from . import tables
 from .command_line import table_parser
 
 # MemoryCateR assumes that f never changes, and may know f completely where there are few points.
-EXCLUDED = (catlog.MemoryCateR,)
+EXCLUDED = (catlog.estimators.MemoryCateR,)
 DRAWS = (2, 4, 16)
 MEASURING_SEED = 20_000
 PILOT_SEEDS = (500, 501, 502)  # seeds up to 416 were used in the development of the pilot

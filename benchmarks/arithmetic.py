@@ -75,8 +75,8 @@ def pretrained(seed: int, steps: int) -> Any:
     return model
 
 
-def completions(model: Any, prompts: Tensor, mask: Tensor, length: int = LENGTH) -> catlog.CausalLM:
-    return catlog.CausalLM(model, prompts, mask, length, END, validate_args=False)
+def completions(model: Any, prompts: Tensor, mask: Tensor, length: int = LENGTH) -> catlog.language_models.CausalLM:
+    return catlog.language_models.CausalLM(model, prompts, mask, length, END, validate_args=False)
 
 
 def reward(x: Tensor, answers: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def train(method: str, seed: int, budget: int, warm_up: int, rate: float) -> lis
             if method == "vineppo":
                 extra["values"], used = values_of_prefixes(model, x, prompts, mask, answers)
                 tokens += used
-        weights = catlog.advantages(
+        weights = catlog.language_models.advantages(
             scores.flatten(),
             torch.arange(PROMPTS).repeat(SIZE),
             is_chosen.flatten(0, 1),

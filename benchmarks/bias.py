@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.estimator import Function, Kind
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from catlog.testing.battery import few_outcomes, takes, z_limit, z_scores

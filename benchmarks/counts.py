@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Poisson
 
-from catlog import RLOO, CountDifferences, CritiCateR, Estimator, IndeCateR
+from catlog import RLOO, CritiCateR, Estimator, IndeCateR
+from catlog.estimators import CountDifferences
 from catlog.distributions import lost_mass, truncated
 from catlog.estimator import Function
 

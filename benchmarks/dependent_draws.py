@@ -74,7 +74,7 @@ def measure(model: str, epochs: int, repeats: int, sizes: tuple[int, ...]) -> li
             rows.append({**key, **variances, "ms": 1000 * row.seconds})
     for row in rows:
         same = {name: row[name] for name in ("estimator", "samples")}
-        (independent,) = selected(rows, draws="independent", **same)
+        (independent,) = selected(rows, sampling="independent", **same)
         row["gain"] = independent["variance"] / row["variance"]
         row["decoder_gain"] = independent["decoder_variance"] / row["decoder_variance"]
     return rows

@@ -37,20 +37,20 @@ VARIABLES, BATCH = 200, 100
 CHAIN = ", chain"  # ends the names of rows whose distribution is no set of independent bits
 SETTINGS: dict[str, catlog.Estimator] = {
     "RLOO(2)": catlog.RLOO(2),
-    "UnorderedSet(2)": catlog.UnorderedSet(2),
-    "SumAndSample(1, top=1)": catlog.SumAndSample(),
+    "UnorderedSet(2)": catlog.estimators.UnorderedSet(2),
+    "SumAndSample(1, top=1)": catlog.estimators.SumAndSample(),
     "RLOO(6)": catlog.RLOO(6),
-    "MAPO(2, size=4)": catlog.MAPO(max_variables=VARIABLES),
+    "MAPO(2, size=4)": catlog.estimators.MAPO(max_variables=VARIABLES),
     "RLOO(8)": catlog.RLOO(8),
     "ReinMax(8)": catlog.ReinMax(8),
     "RLOO(10)": catlog.RLOO(10),
-    "UnorderedSet(10)": catlog.UnorderedSet(10),
+    "UnorderedSet(10)": catlog.estimators.UnorderedSet(10),
     "RLOO(100)": catlog.RLOO(100),
-    "SumAndSample(50, top=50)": catlog.SumAndSample(top=50, samples=50),
-    "MAPO(50, size=50)": catlog.MAPO(size=50, samples=50, max_variables=VARIABLES),
-    "CARMS(100)": catlog.CARMS(100),
-    "GumbelRao(100)": catlog.GumbelRao(100),
-    "RODEO(100)": catlog.RODEO(100),
+    "SumAndSample(50, top=50)": catlog.estimators.SumAndSample(top=50, samples=50),
+    "MAPO(50, size=50)": catlog.estimators.MAPO(size=50, samples=50, max_variables=VARIABLES),
+    "CARMS(100)": catlog.estimators.CARMS(100),
+    "GumbelRao(100)": catlog.estimators.GumbelRao(100),
+    "RODEO(100)": catlog.estimators.RODEO(100),
     "CritiCateR(100)": catlog.CritiCateR(100),
     "RLOO(100), chain": catlog.RLOO(100),
     "CritiCateR(100), chain": catlog.CritiCateR(100),
@@ -74,7 +74,7 @@ def cpu_seconds(name: str, variables: int, batch: int) -> float:
     def estimate() -> None:
         q: Distribution = Independent(Bernoulli(logits=logits), 1)
         if is_chain:
-            q = catlog.MarkovChain(logits, transition, length=variables)
+            q = catlog.distributions.MarkovChain(logits, transition, length=variables)
         E(f, q).sum().backward()
 
     (seconds,) = seconds_in_turns({0: estimate}, 1, clock=time.process_time, least=0.05)[0]

@@ -28,7 +28,7 @@ ESTIMATORS: list[SlopeEstimator] = [
     catlog.GumbelSoftmax(temperature=0.5, hard=True),
     catlog.StraightThrough(validate=False),
     catlog.ReinMax(validate=False),
-    catlog.GumbelRao(validate=False),
+    catlog.estimators.GumbelRao(validate=False),
 ]
 Draw = Callable[[Tensor], Tensor]
 

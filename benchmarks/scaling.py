@@ -113,7 +113,7 @@ def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
     bits = Independent(Bernoulli(logits=torch.randn(batch, d, requires_grad=True)), 1)
     head = BernoulliCrossEntropy(images)
     length = 8 if quick else 64
-    chain = catlog.MarkovChain(
+    chain = catlog.distributions.MarkovChain(
         torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length
     )
     reward = mlp(length, 1024, 1024, 1)

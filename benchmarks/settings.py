@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.distributions.factors import factors
 
 Options = dict[str, Any]
@@ -23,7 +23,7 @@ def make_estimator(
     torch.manual_seed(0)
     arguments = dict(options)
     if arguments.get("baseline") == MOVING_AVERAGE:
-        arguments["baseline"] = catlog.MovingAverageBaseline()
+        arguments["baseline"] = catlog.estimators.MovingAverageBaseline()
     if arguments.get("network") == NETWORK:
         view = factors(q)
         inputs = 2 if name == "RODEO" else view.d * (1 if view.kind == "bits" else view.k)

@@ -31,14 +31,14 @@ from .temperatures import CATEGORIES, VARIABLES, Autoencoder, trained
 ESTIMATORS: list[SlopeEstimator] = [
     catlog.StraightThrough(),
     catlog.ReinMax(),
-    catlog.MinimumVarianceStraightThrough(bias_weight=1.0),
-    catlog.MinimumVarianceStraightThrough(bias_weight=100.0),
-    catlog.MinimumVarianceStraightThrough(bias_weight=1e6),
-    catlog.GappedStraightThrough(),
-    catlog.GumbelRao(noise_samples=50, temperature=0.5),
-    catlog.GumbelRao(noise_samples=50, temperature=0.1),
-    catlog.ReinMaxRao(noise_samples=50, temperature=0.5),
-    catlog.ReinMaxCV(noise_samples=50),
+    catlog.estimators.MinimumVarianceStraightThrough(bias_weight=1.0),
+    catlog.estimators.MinimumVarianceStraightThrough(bias_weight=100.0),
+    catlog.estimators.MinimumVarianceStraightThrough(bias_weight=1e6),
+    catlog.estimators.GappedStraightThrough(),
+    catlog.estimators.GumbelRao(noise_samples=50, temperature=0.5),
+    catlog.estimators.GumbelRao(noise_samples=50, temperature=0.1),
+    catlog.estimators.ReinMaxRao(noise_samples=50, temperature=0.5),
+    catlog.estimators.ReinMaxCV(noise_samples=50),
 ]
 
 

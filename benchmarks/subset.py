@@ -1,4 +1,4 @@
-"""Time and rounding error of `catlog.Subset`, beside a plain loop and Gumbel top-k.
+"""Time and rounding error of `catlog.distributions.Subset`, beside a plain loop and Gumbel top-k.
 
     python -m benchmarks.subset             # a minute; writes results/subset/speed_cpu.csv
                                             # and results/subset/stability.csv
@@ -75,31 +75,31 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
     logits = torch.randn(batch, d, requires_grad=True)
     fixed = logits.detach()
     weights = torch.randn(d)
-    x = catlog.Subset(fixed, k).sample()
+    x = catlog.distributions.Subset(fixed, k).sample()
     work: dict[str, dict[str, Callable[[], object]]] = {
         "log-probability, forward": {
-            "Subset": lambda: catlog.Subset(fixed, k).log_prob(x),
+            "Subset": lambda: catlog.distributions.Subset(fixed, k).log_prob(x),
             "plain loop": lambda: plain_log_prob(fixed, k, x),
         },
         "log-probability, forward and backward": {
-            "Subset": lambda: catlog.Subset(logits, k).log_prob(x).sum().backward(),
+            "Subset": lambda: catlog.distributions.Subset(logits, k).log_prob(x).sum().backward(),
             "plain loop": lambda: plain_log_prob(logits, k, x).sum().backward(),
         },
         "marginals, forward": {
-            "Subset": lambda: catlog.Subset(fixed, k).mean,
+            "Subset": lambda: catlog.distributions.Subset(fixed, k).mean,
             "plain loop": lambda: plain_marginals(fixed, k),
         },
         "marginals, forward and backward": {
-            "Subset": lambda: (catlog.Subset(logits, k).mean * weights).sum().backward(),
+            "Subset": lambda: (catlog.distributions.Subset(logits, k).mean * weights).sum().backward(),
             "plain loop": lambda: (plain_marginals(logits, k) * weights).sum().backward(),
         },
         "one draw": {
-            "Subset": lambda: catlog.Subset(fixed, k).sample(),
+            "Subset": lambda: catlog.distributions.Subset(fixed, k).sample(),
             "plain loop": lambda: plain_draw(fixed, k),
             "Gumbel top-k": lambda: gumbel_top_k(fixed, k),
         },
         "16 draws": {
-            "Subset": lambda: catlog.Subset(fixed, k).sample((16,)),
+            "Subset": lambda: catlog.distributions.Subset(fixed, k).sample((16,)),
             "Gumbel top-k": lambda: gumbel_top_k(fixed.expand(16, batch, d), k),
         },
     }
@@ -120,11 +120,11 @@ def stability(d: int, k: int, batch: int) -> list[Row]:
         torch.manual_seed(0)
         logits = (scale * torch.randn(batch, d, dtype=torch.float64).clamp(-1, 1)).float().double()
         weights = torch.randn(d, dtype=torch.float64)
-        x = catlog.Subset(logits, k).sample()
+        x = catlog.distributions.Subset(logits, k).sample()
         results: dict[str, list[Tensor]] = {}
         for name, dtype in (("exact", torch.float64), ("Subset", torch.float32)):
             leaf = logits.to(dtype).requires_grad_()
-            q = catlog.Subset(leaf, k)
+            q = catlog.distributions.Subset(leaf, k)
             mean = q.mean
             (gradient,) = torch.autograd.grad((mean * weights).sum(), leaf, retain_graph=True)
             results[name] = [q.log_prob(x).detach(), mean.detach(), gradient]

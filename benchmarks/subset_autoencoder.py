@@ -120,7 +120,7 @@ def estimators(samples: int, step: float) -> dict[str, Any]:
     return {
         "RLOO": catlog.RLOO(samples, validate=False),
         "CritiCateR": catlog.CritiCateR(samples, validate=False),
-        "SIMPLE": catlog.SIMPLE(samples, validate=False),
+        "SIMPLE": catlog.estimators.SIMPLE(samples, validate=False),
         "I-MLE": PerturbAndMap(samples, step),
     }
 

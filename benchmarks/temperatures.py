@@ -42,15 +42,15 @@ def estimators() -> dict[str, catlog.Estimator]:
         for tau in TEMPERATURES
     }
     others: list[catlog.Estimator] = [
-        catlog.GumbelRao(temperature=0.5),
+        catlog.estimators.GumbelRao(temperature=0.5),
         catlog.StraightThrough(),
         catlog.ReinMax(),
-        catlog.MinimumVarianceStraightThrough(),
-        catlog.GappedStraightThrough(),
-        catlog.DecoupledStraightThrough(backward_temperature=1.5),
-        catlog.ReinMaxRao(),
-        catlog.ReinMaxCV(),
-        catlog.ReDGE(),
+        catlog.estimators.MinimumVarianceStraightThrough(),
+        catlog.estimators.GappedStraightThrough(),
+        catlog.estimators.DecoupledStraightThrough(backward_temperature=1.5),
+        catlog.estimators.ReinMaxRao(),
+        catlog.estimators.ReinMaxCV(),
+        catlog.estimators.ReDGE(),
     ]
     return named | {repr(E): E for E in others}
 

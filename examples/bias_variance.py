@@ -27,7 +27,7 @@ ESTIMATORS: dict[str, catlog.Estimator] = {
     "Reinforce": catlog.Reinforce(EVALUATIONS),
     "RLOO": catlog.RLOO(EVALUATIONS),
     "IndeCateR": catlog.IndeCateR(N),
-    "IndeCateR, Latin draws": catlog.IndeCateR(N, draws="latin"),
+    "IndeCateR, Latin draws": catlog.IndeCateR(N, sampling="latin"),
     "StraightThrough": catlog.StraightThrough(EVALUATIONS),
     "GumbelSoftmax, soft": catlog.GumbelSoftmax(EVALUATIONS, temperature=0.5),
     "GumbelSoftmax, hard": catlog.GumbelSoftmax(EVALUATIONS, temperature=0.5, hard=True),

@@ -49,14 +49,14 @@ def expected_return(theta: Tensor) -> Tensor:
     return worth[..., 0]
 
 
-def trajectories(theta: Tensor) -> catlog.BayesianNetwork:
+def trajectories(theta: Tensor) -> catlog.distributions.BayesianNetwork:
     """q(a_0, s_1, a_1, ..., s_T): a node for every action and for the condition that follows it."""
     wear = P.log().expand(*theta.shape[:-2], K, 2, K)  # impossible changes have logit -inf
     nodes = {"a0": Node([], theta[..., 0, :]), "s1": Node(["a0"], wear[..., 0, :, :])}
     for t in range(1, T):
         nodes[f"a{t}"] = Node([f"s{t}"], theta)
         nodes[f"s{t + 1}"] = Node([f"s{t}", f"a{t}"], wear)
-    return catlog.BayesianNetwork(nodes, theta.shape[:-2])
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-2])
 
 
 def f(x: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ def main(steps: int, repeats: int, output: Path) -> None:
     estimators = {
         "Reinforce": catlog.Reinforce(n),
         "RLOO": catlog.RLOO(n),
-        "LEG": catlog.LEG(1),
-        "RAM": catlog.RAM(1),
+        "LEG": catlog.estimators.LEG(1),
+        "RAM": catlog.estimators.RAM(1),
         "CritiCateR": catlog.CritiCateR(n),
         "SCateR": catlog.SCateR(1),
         "SCateR, common": catlog.SCateR(1, suffix="common"),

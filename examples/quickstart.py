@@ -42,7 +42,7 @@ def main(steps: int) -> None:
     encoder = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, BITS))
     decoder = nn.Sequential(nn.Linear(BITS, 256), nn.ReLU(), nn.Linear(256, 64))
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=5e-3)
-    E = catlog.IndeCateR(samples=2, draws="latin")
+    E = catlog.IndeCateR(samples=2, sampling="latin")
 
     always = Bernoulli(probs=train.mean(0).clamp(0.001, 0.999), validate_args=False)
     baseline = -always.log_prob(test).sum(-1).mean()

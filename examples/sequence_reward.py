@@ -65,7 +65,7 @@ class Policy(nn.Module):
 def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[float], float]:
     """E[f] at regular intervals, from 256 new strings, and the probability of the word at last."""
     torch.manual_seed(seed)  # the same initial weights for every estimator
-    q = catlog.Autoregressive(policy := Policy(), [K] * D)
+    q = catlog.distributions.Autoregressive(policy := Policy(), [K] * D)
     optimiser = torch.optim.Adam(policy.parameters(), lr=1e-2)
     curve = []
     for step in range(steps + 1):
@@ -95,7 +95,7 @@ def picture(curves: dict[str, tuple[Tensor, Tensor]], every: int, n: int) -> plt
 
 
 def main(steps: int, seeds: int, output: Path) -> None:
-    n = catlog.SCateR(1).evaluations(catlog.Autoregressive(Policy(), [K] * D))
+    n = catlog.SCateR(1).evaluations(catlog.distributions.Autoregressive(Policy(), [K] * D))
     estimators: dict[str, catlog.Estimator] = {
         "Reinforce": catlog.Reinforce(n),
         "RLOO": catlog.RLOO(n),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 
 from ..tables import Row, grouped
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
-from catlog import ESTIMATORS, MemoryCateR, problems
+from catlog.estimators import ESTIMATORS, MemoryCateR
+from catlog import problems
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import why_unsuitable
 from catlog.distributions.factors import factors
@@ -40,13 +41,13 @@ SEEDS: dict[problems.Size, list[int]] = {"small": [1, 2], "large": [1]}
 REPEATS = {"small": 1000, "large": 200}
 PARTS = {"small": "contest", "large": "large"}
 WAYS: list[Options] = [
-    {"draws": "latin"},
-    {"draws": "latin", "variables": 1, "control": "none"},
+    {"sampling": "latin"},
+    {"sampling": "latin", "variables": 1, "control": "none"},
 ]
 SETTINGS: list[tuple[str, Options]] = [
     *(("IndeCateR", options) for options in WAYS),
-    ("IndeCateR", {"draws": "latin", "variables": 1}),
-    ("IndeCateR", {"draws": "latin", "variables": 2}),
+    ("IndeCateR", {"sampling": "latin", "variables": 1}),
+    ("IndeCateR", {"sampling": "latin", "variables": 2}),
 ]
 
 

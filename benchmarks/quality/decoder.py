@@ -61,28 +61,28 @@ CLASSICS: dict[str, catlog.Estimator] = {
     "RLOO n=402": catlog.RLOO(402),
     "RLOO n=420": catlog.RLOO(420),
     "IndeCateR n=2": IndeCateR(2),
-    "IndeCateR n=2, antithetic": IndeCateR(2, draws="antithetic"),
-    "IndeCateR n=2, Latin": IndeCateR(2, draws="latin"),
-    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, draws="latin"),
+    "IndeCateR n=2, antithetic": IndeCateR(2, sampling="antithetic"),
+    "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
+    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, sampling="latin"),
     "IndeCateR n=20, m=20, Taylor": IndeCateR(20, variables=20),
-    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, draws="latin"),
+    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, sampling="latin"),
     "Gumbel-Softmax, hard, temperature 1": catlog.GumbelSoftmax(400, temperature=1.0, hard=True),
 }
 SLOPES: dict[str, catlog.Estimator] = {
     "GumbelSoftmax n=400, hard, temperature 1": CLASSICS["Gumbel-Softmax, hard, temperature 1"],
     "ReinMax n=400": catlog.ReinMax(400),
     "RLOO n=400": catlog.RLOO(400),
-    "IndeCateR n=2, Latin": IndeCateR(2, draws="latin"),
-    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, draws="latin"),
-    "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, draws="latin"),
+    "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
+    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, sampling="latin"),
+    "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, sampling="latin"),
     "SlopeCateR n=240, m=160": SlopeCateR(240),
-    "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, draws="independent"),
+    "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, sampling="independent"),
     "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, slope_entries=0),
     "SlopeCateR n=240, m=160, nothing learned": SlopeCateR(240, decay=1.0),
     "SlopeCateR n=240, m=160, variables alike": EvenSlopeCateR(240),
     "SlopeCateR n=320, m=80": SlopeCateR(320, corrections=80),
     "SlopeCateR n=100, m=300": SlopeCateR(100, corrections=300),
-    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, draws="latin"),
+    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, sampling="latin"),
     "SlopeCateR n=24, m=16": SlopeCateR(24),
     "SlopeCateR n=8, m=8": SlopeCateR(8, corrections=8),
 }
@@ -99,7 +99,7 @@ def trained(
     """Train, and yield epochs, encoder and decoder after each number of epochs in ``stages``."""
     encoder, decoder = mlp(784, 384, 256, BITS), mlp(BITS, 256, 384, 784)
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
-    E = IndeCateR(8, variables=4, draws="latin")
+    E = IndeCateR(8, variables=4, sampling="latin")
     for epoch in range(1, max(stages) + 1):
         for batch in images[torch.randperm(len(images), generator=generator)].split(100):
             q = Independent(Bernoulli(logits=encoder(batch)), 1)

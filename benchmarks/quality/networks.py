@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
 from catlog.problems.problem import Problem, bits, one_hot
@@ -48,7 +48,7 @@ QUICK_SHAPES = {"4 bits": (4,), "2 one-hot variables of 3": (2, 3)}
 SETTINGS: dict[str, list[Options]] = {
     "Reinforce": [{}, {"baseline": MOVING_AVERAGE}],
     "RELAX": [{"network": NETWORK}],
-    "IndeCateR": [{}, {"draws": "latin"}, {"variables": 1}, {"variables": 4, "draws": "latin"}],
+    "IndeCateR": [{}, {"sampling": "latin"}, {"variables": 1}, {"variables": 4, "sampling": "latin"}],
     "SumAndSample": [{"top": BUDGET // 2}],
     "MAPO": [{"size": BUDGET // 2}],
     "GumbelSoftmax": [{"temperature": 0.5}, {"temperature": 0.5, "hard": True}],

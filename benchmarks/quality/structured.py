@@ -46,8 +46,8 @@ def methods(evaluations: int, samples: int) -> dict[str, catlog.Estimator]:
     return {
         "Reinforce": catlog.Reinforce(evaluations),
         "RLOO": catlog.RLOO(evaluations),
-        "LEG": catlog.LEG(samples),
-        "RAM": catlog.RAM(samples),
+        "LEG": catlog.estimators.LEG(samples),
+        "RAM": catlog.estimators.RAM(samples),
         "SCateR": catlog.SCateR(samples),
         "SCateR, common": catlog.SCateR(samples, suffix="common"),
         "CritiCateR": catlog.CritiCateR(evaluations),

@@ -18,7 +18,8 @@ import torch
 from rich.progress import track
 
 import catlog
-from catlog import ESTIMATORS, problems
+from catlog.estimators import ESTIMATORS
+from catlog import problems
 from catlog.diagnostics import Row, compare
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import within_budget
@@ -50,11 +51,11 @@ def entries(problem: problems.Problem) -> dict[str, Entry]:
         if name not in EXCLUDED
     }
     variants["GumbelSoftmax-Hard"] = catlog.GumbelSoftmax(temperature=0.5, hard=True)
-    variants["IndeCateR-Latin"] = catlog.IndeCateR(draws="latin")
-    variants["IndeCateR-Taylor"] = catlog.IndeCateR(draws="latin", variables=max(1, d // 10))
+    variants["IndeCateR-Latin"] = catlog.IndeCateR(sampling="latin")
+    variants["IndeCateR-Taylor"] = catlog.IndeCateR(sampling="latin", variables=max(1, d // 10))
     listed: dict[str, Entry] = {name: (E, problem.f) for name, E in variants.items()}
     if problem.structured is not None:
-        listed["IndeCateR-Table"] = catlog.IndeCateR(draws="latin"), problem.structured
+        listed["IndeCateR-Table"] = catlog.IndeCateR(sampling="latin"), problem.structured
     return listed
 
 

@@ -10,7 +10,7 @@ BITS, CATEGORIES = "20 bits", "8 one-hot variables of 5"
 
 def measured(problem: str) -> list[Row]:
     """Return the rows of unbiased estimators on a problem, the lowest variance first."""
-    skipped = {name for name, cls in catlog.ESTIMATORS.items() if not cls().unbiased}
+    skipped = {name for name, cls in catlog.estimators.ESTIMATORS.items() if not cls().unbiased}
     skipped |= {"VIMCO", "Exact"}
     rows = [row for row in read("quality/estimators") if row["problem"] == problem]
     rows = [row for row in rows if row["variance"] and row["estimator"] not in skipped]
@@ -34,7 +34,7 @@ def test_20_bits() -> None:
     assert critic["ms"] > 10 * latin["ms"]
     assert latin["variance"] < best(BITS, "IndeCateR", "samples=2")["variance"]
     black_boxes = [
-        name for name in dict.fromkeys(ranking) if not catlog.ESTIMATORS[name]().differentiates_f
+        name for name in dict.fromkeys(ranking) if not catlog.estimators.ESTIMATORS[name]().differentiates_f
     ]
     assert black_boxes[0] == "MemoryCateR"
     assert set(black_boxes[1:3]) == {"IndeCateR", "CritiCateR"}

@@ -18,7 +18,7 @@ from measured import (
     suite,
 )
 
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.testing import z_limit
 from catlog.testing.settings import VARIANTS
 

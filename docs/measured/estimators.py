@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import VARIANTS
 
 from . import Row, grouped, read, table

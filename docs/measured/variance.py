@@ -12,7 +12,7 @@ from . import read
 METHODS = {
     "RLOO n=402": "RLOO(402)",
     "IndeCateR n=2": "IndeCateR(2)",
-    "IndeCateR n=2, Latin": 'IndeCateR(2, draws="latin")',
+    "IndeCateR n=2, Latin": 'IndeCateR(2, sampling="latin")',
     "IndeCateR n=20, m=20, Taylor, Latin": 'IndeCateR(20, variables=20,\ndraws="latin")',
 }
 

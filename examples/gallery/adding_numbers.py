@@ -52,7 +52,7 @@ print(f(torch.tensor([[5, 8, 3, 3], [5, 8, 3, 0]])))
 
 evaluations = 50 * (1 + 9 * 2 * N) + 500
 methods = {
-    "IndeCateR, per digit": (catlog.IndeCateR(50, draws="latin"), catlog.RLOO(500), True),
+    "IndeCateR, per digit": (catlog.IndeCateR(50, sampling="latin"), catlog.RLOO(500), True),
     "RLOO, per digit": (catlog.RLOO(evaluations), None, True),
     "RLOO, whole sum": (catlog.RLOO(evaluations), None, False),
 }

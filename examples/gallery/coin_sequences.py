@@ -67,10 +67,10 @@ digits = [[len(COINS) + int(digit) for digit in str(n)] for n in AMOUNTS.tolist(
 prompts, mask = left_padded(digits)
 
 
-def payments(policy: Policy, temperature: float = 1.0) -> catlog.Autoregressive:
+def payments(policy: Policy, temperature: float = 1.0) -> catlog.distributions.Autoregressive:
     """Return the distribution of coin sequences, one batch element for each amount."""
     sizes, network = [len(COINS)] * LENGTH, Prompted(policy, prompts, mask)
-    return catlog.Autoregressive(network, sizes, end=END, temperature=temperature)
+    return catlog.distributions.Autoregressive(network, sizes, end=END, temperature=temperature)
 
 
 # %%

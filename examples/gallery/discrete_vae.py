@@ -51,7 +51,7 @@ class Autoencoder(nn.Module):
 # measured in the same way, with 5 draws of the bits.
 
 estimators = {
-    "IndeCateR": catlog.IndeCateR(samples=6, variables=3, draws="latin"),  # 3 bits of each draw
+    "IndeCateR": catlog.IndeCateR(samples=6, variables=3, sampling="latin"),  # 3 bits of each draw
     "RLOO": catlog.RLOO(samples=24),
     "Gumbel-Softmax, 0.5": catlog.GumbelSoftmax(samples=24, temperature=0.5),
     "Gumbel-Softmax, 1.0": catlog.GumbelSoftmax(samples=24, temperature=1.0),

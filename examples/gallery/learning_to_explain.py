@@ -77,7 +77,7 @@ histories: dict[str, list[float]] = {}
 explainers: dict[str, nn.Module] = {}
 for name, E in {
     "RLOO": catlog.RLOO(samples=4),
-    "SIMPLE": catlog.SIMPLE(samples=4),
+    "SIMPLE": catlog.estimators.SIMPLE(samples=4),
     "random pixels": catlog.RLOO(samples=4),
 }.items():
     torch.manual_seed(0)
@@ -95,7 +95,7 @@ for name, E in {
             logits = classifier(seen(x, pixels))  # noqa: B023  # called within the step
             return cross_entropy(logits.movedim(-1, 1), truth.expand(len(x), -1), reduction="none")
 
-        q = catlog.Subset(explainer(pixels), k=PIXELS)
+        q = catlog.distributions.Subset(explainer(pixels), k=PIXELS)
         loss = E(f, q).mean()
         optimiser.zero_grad()
         loss.backward()

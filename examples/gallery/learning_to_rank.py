@@ -80,7 +80,7 @@ for name, E in {"RLOO": catlog.RLOO(8), "CritiCateR": catlog.CritiCateR(8)}.item
     histories[name] = []
     for step in range(STEPS):
         rows = torch.randint(len(train), (BATCH,))
-        q = catlog.PlackettLuce(train[rows] @ weights, k=TOP)
+        q = catlog.distributions.PlackettLuce(train[rows] @ weights, k=TOP)
         reward = E(lambda x, rows=rows: ndcg(x, relevance[rows]), q).mean()
         optimiser.zero_grad()
         (-reward).backward()

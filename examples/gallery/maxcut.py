@@ -37,7 +37,7 @@ def f(x: Tensor) -> Tensor:
 # %%
 # The policy is a network with masked weights, so that the logits of node i depend only on nodes
 # before i. ``all_logits`` gives all conditionals of a known cut in one call. For sampling, ``step``
-# computes one node at a time from the sides so far. :class:`~catlog.Autoregressive` checks that
+# computes one node at a time from the sides so far. :class:`~catlog.distributions.Autoregressive` checks that
 # both agree, and that logits do not depend on later nodes.
 
 
@@ -75,7 +75,7 @@ class Policy(nn.Module):
 def train(E: catlog.Estimator, bonus: float, seed: int) -> tuple[list[float], list[float], float]:
     """Return for every step the mean number of cut edges and the entropy, and the best cut."""
     torch.manual_seed(seed)
-    q = catlog.Autoregressive(policy := Policy(), [2] * NODES)
+    q = catlog.distributions.Autoregressive(policy := Policy(), [2] * NODES)
     optimiser = torch.optim.Adam(policy.parameters(), lr=2e-2)
     means, entropies, best = [], [], 0.0
     for step in range(STEPS):

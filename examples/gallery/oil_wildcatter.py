@@ -36,7 +36,7 @@ REPORT = torch.stack([NOT_TESTED, TESTED]).log()  # [test, oil, report]
 PAYOFF = torch.tensor([-70.0, 50.0, 200.0])  # of drilling, in thousands of dollars; a test costs 10
 
 
-def network(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
+def network(test: Tensor, drill: Tensor) -> catlog.distributions.BayesianNetwork:
     """``RUNS`` wildcatters, each with its own logits ``test [2]`` and ``drill [report, 2]``."""
     nodes = {
         "oil": Node([], OIL.expand(RUNS, 3), fixed=True),
@@ -44,7 +44,7 @@ def network(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
         "report": Node(["test", "oil"], REPORT.expand(RUNS, 2, 3, 4), fixed=True),
         "drill": Node(["report"], drill),
     }
-    return catlog.BayesianNetwork(nodes, (RUNS,))
+    return catlog.distributions.BayesianNetwork(nodes, (RUNS,))
 
 
 def profit(x: Tensor) -> Tensor:

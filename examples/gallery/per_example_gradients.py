@@ -67,7 +67,7 @@ estimators: dict[str, catlog.Estimator] = {
     "IndeCateR, 17": catlog.IndeCateR(1),
     "RLOO, 68": catlog.RLOO(68),
     "DisARM, 68": catlog.DisARM(34),
-    "IndeCateR, 68, Latin": catlog.IndeCateR(4, draws="latin"),
+    "IndeCateR, 68, Latin": catlog.IndeCateR(4, sampling="latin"),
 }
 
 # %%

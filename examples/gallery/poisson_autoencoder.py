@@ -8,7 +8,7 @@ The rate of a count has a simple gradient: how much one more count would change 
 
 .. math:: \frac{\partial}{\partial \lambda_i} \mathbb{E}[f(z)] = \mathbb{E}[f(z + e_i) - f(z)],
 
-which :class:`catlog.CountDifferences` estimates, with 1 + 16 evaluations of the decoder per draw.
+which :class:`catlog.estimators.CountDifferences` estimates, with 1 + 16 evaluations of the decoder per draw.
 It truncates nothing and needs no derivative of f. We compare it with RLOO at as many evaluations,
 on the same counts as categories 0 to 31 (:func:`catlog.distributions.truncated`).
 """
@@ -68,7 +68,7 @@ class Autoencoder(nn.Module):
 # themselves.
 
 estimators = {
-    "CountDifferences": (catlog.CountDifferences(samples=1), False),
+    "CountDifferences": (catlog.estimators.CountDifferences(samples=1), False),
     "RLOO, truncated": (catlog.RLOO(samples=1 + COUNTS), True),
 }
 curves, models = {}, {}
@@ -80,7 +80,7 @@ for name, (E, is_truncated) in estimators.items():
     for step in range(STEPS + 1):
         if step % (STEPS // 8) == 0:
             with torch.no_grad():
-                curves[name].append(float(model.loss(test, catlog.CountDifferences()).mean()))
+                curves[name].append(float(model.loss(test, catlog.estimators.CountDifferences()).mean()))
         optimiser.zero_grad()
         model.loss(train[torch.randint(len(train), (32,))], E, is_truncated).mean().backward()
         optimiser.step()

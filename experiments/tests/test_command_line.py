@@ -329,7 +329,7 @@ def test_the_list_shows_names_in_full(capsys: Capture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     first_words = {line.split(" ")[0] for line in lines}
-    assert first_words >= {*catlog.ESTIMATORS, *catlog.problems.PROBLEMS}
+    assert first_words >= {*catlog.estimators.ESTIMATORS, *catlog.problems.PROBLEMS}
 
 
 # --- reports

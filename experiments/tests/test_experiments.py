@@ -227,7 +227,7 @@ def test_published_update_moves_all_by_the_first() -> None:
     torch.testing.assert_close(moved, moved[:1].expand_as(moved))
 
 
-SAMPLERS = [name for name in catlog.ESTIMATORS if name != "Exact"]
+SAMPLERS = [name for name in catlog.estimators.ESTIMATORS if name != "Exact"]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import leaky_relu, linear
 
-from catlog import NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, Estimator, Exact, SlopeCateR
+from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
+from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
 from catlog_experiments import DVAE, execute, records
 from catlog_experiments.cli.main import main
 from catlog_experiments.protocol import ProtocolTask

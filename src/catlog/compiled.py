@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .estimators import SlopeCateR
+from .estimators.slopecater import SlopeCateR
 
 # Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
 # GPU's threads idle.

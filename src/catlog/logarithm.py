@@ -7,12 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_count, check_function, check_generator, check_positive
-from .distributions.conditionals import view
-from .estimator import Estimator, Function, tie
+from .core.abilities import has_log_mean
+from .core.checks import check_count, check_function, check_generator, check_positive
+from .core.estimator import Estimator, tie
+from .core.evaluator import Function
+from .core.randomness import seeded_from
+from .core.tracing import can_inspect
+from .core.view import view
 from .estimators.exact import Exact
-from .sampling.randomness import seeded_from
-from .tracing import can_inspect
 
 
 def log_expectation(
@@ -48,7 +50,7 @@ def log_expectation(
     others. There is no warning, because looking at values would stall a GPU. Compare the value with
     ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
     ``IndeCateR(n, per_variable=True)``. If the mean is negative because f is, an error is raised on
-    a CPU (in eager mode, unless E has ``validate=False``).
+    a CPU (in eager mode, unless q has ``validate_args=False``).
 
     **A second estimator for the value.** The gradient is that of E[f] divided by E[f], and a number
     of draws that is enough for the numerator may be too small for the denominator. With ``value``,
@@ -121,7 +123,7 @@ def log_expectation(
             level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
     stacked = torch.stack(estimates)
-    if stacked.device.type == "cpu" and can_inspect(getattr(E, "validate", True), stacked):
+    if stacked.device.type == "cpu" and can_inspect(bool(q._validate_args), stacked):
         _check_sign(stacked.mean(0), f, q)
     return log_of_mean(stacked, floor)
 
@@ -141,11 +143,11 @@ def _check_sign(mean: Float[Tensor, "*batch"], f: Function, q: Distribution) -> 
 
 def _known_logarithm(E: Estimator, f: Function, q: Distribution) -> Tensor | None:
     """Return the logarithm of the mean if E is exact and f knows it; None if not."""
-    if not (isinstance(E, Exact) and callable(getattr(f, "log_expectation", None))):
+    if not (isinstance(E, Exact) and has_log_mean(f)):
         return None
-    view(q, validate=E.validate)
+    view(q)
     try:
-        log_mean: Tensor = f.log_expectation(q)  # type: ignore[attr-defined]
+        log_mean: Tensor = f.log_expectation(q)
     except NotImplementedError:
         return None
     return log_mean

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_count, check_function, check_generator, check_outputs, check_tensor
-from .estimator import Estimator
-from .sampling.randomness import seeded_from
+from .core.checks import check_count, check_function, check_generator, check_outputs, check_tensor
+from .core.estimator import Estimator
+from .core.randomness import seeded_from
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Pathwise:
     (tensor(0.5000), tensor(0.2500))
     """
 
-    estimator: Estimator
+    estimator: Estimator[Any]
     samples: int = 1
 
     def __post_init__(self) -> None:

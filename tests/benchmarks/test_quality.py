@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.tables import keyed
 
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
 from catlog.testing.test_battery import LIMIT
 from catlog_experiments import records

@@ -23,15 +23,15 @@ LAWS: dict[str, tuple[int, int, Callable[[Tensor], Distribution]]] = {
     "bits": (200, 2, KINDS["bits"]),
     "one-hot": (20, 10, KINDS["one-hot"]),
     "index": (20, 10, KINDS["index"]),
-    "mixed": (20, 10, lambda t: catlog.Categoricals(t, [2 + i % 9 for i in range(t.shape[-2])])),
+    "mixed": (20, 10, lambda t: catlog.distributions.Categoricals(t, [2 + i % 9 for i in range(t.shape[-2])])),
     "MarkovChain": (
         6,
         10,
-        lambda t: catlog.MarkovChain(t[:, 0], t[:, :1].expand(-1, 10, 10), length=len(t[0])),
+        lambda t: catlog.distributions.MarkovChain(t[:, 0], t[:, :1].expand(-1, 10, 10), length=len(t[0])),
     ),
-    "Subset": (6, 2, lambda t: catlog.Subset(t[..., 0], 2)),
-    "PlackettLuce": (6, 2, lambda t: catlog.PlackettLuce(t[..., 0])),
-    "LinearChainCRF": (6, 10, lambda t: catlog.LinearChainCRF(t, t[:, :1].expand(-1, 10, 10))),
+    "Subset": (6, 2, lambda t: catlog.distributions.Subset(t[..., 0], 2)),
+    "PlackettLuce": (6, 2, lambda t: catlog.distributions.PlackettLuce(t[..., 0])),
+    "LinearChainCRF": (6, 10, lambda t: catlog.distributions.LinearChainCRF(t, t[:, :1].expand(-1, 10, 10))),
 }
 
 
@@ -68,6 +68,6 @@ def test_no_host_copies(name: str, kind: str) -> None:
 def test_counts_without_host_copies(law: type[Distribution]) -> None:
     probs = torch.full((BATCH, 20), 0.5, device="meta", requires_grad=True)
     with NoHostCopies():
-        E = catlog.CountDifferences(DRAWS, validate=False)
+        E = catlog.estimators.CountDifferences(DRAWS, validate=False)
         E(lambda x: x.square().sum(-1), Independent(law(probs), 1)).mean().backward()
     assert probs.grad is not None

@@ -13,16 +13,9 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
-from catlog import (
-    RLOO,
-    DoubleCV,
-    Exact,
-    IndeCateR,
-    MarkovChain,
-    Reinforce,
-    SlopeCateR,
-    StraightThrough,
-)
+from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
+from catlog.estimators import DoubleCV
+from catlog.distributions import MarkovChain
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
 from catlog.diagnostics.coefficient_fit import fit_coefficients
 from catlog.diagnostics.gradient_samples import GradientSampler, Step
@@ -99,9 +92,9 @@ def pilot_of(task: GradientSampler, budget: int = 60, step: Step | None = None) 
 
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
-    candidates = [IndeCateR(draws="latin"), RLOO()]
+    candidates = [IndeCateR(sampling="latin"), RLOO()]
     advice = ask(additive, numbers(12, 3), candidates=candidates, step=10.0)
-    assert advice.estimator == IndeCateR(1, draws="latin")
+    assert advice.estimator == IndeCateR(1, sampling="latin")
     assert advice.trials[0].variance == 0
     assert advice.structure.has_slope is False
     assert "Its gradient has no noise." in str(advice)
@@ -112,10 +105,10 @@ def test_additive_black_box() -> None:
 def test_additive_with_its_own_table() -> None:
     """The table is cheap, so a budget far below its entries allows it, and it is exact."""
     f = CountedTable(Additive(normals(40, 3, seed=1)))
-    candidates = [IndeCateR(draws="latin"), RLOO()]
+    candidates = [IndeCateR(sampling="latin"), RLOO()]
     options = {"budget": 20, "candidates": candidates, "step": 1.0}
     advice = ask(f, numbers(40, 3), **options)
-    assert advice.estimator == IndeCateR(1, draws="latin")
+    assert advice.estimator == IndeCateR(1, sampling="latin")
     assert advice.structure.has_own_table
     assert "has its own neighbour table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(normals(40, 40), normals(40, 3)))
@@ -262,7 +255,7 @@ def test_equal_logits_are_moved() -> None:
     """At logits 0, Latin draws of a quadratic f have no variance, but only until the first step."""
     f = Counted(quadratic(12))
     logits = torch.zeros(12, dtype=torch.float64, requires_grad=True)
-    candidates = [IndeCateR(draws="latin"), RLOO()]
+    candidates = [IndeCateR(sampling="latin"), RLOO()]
     for q in (Bernoulli(logits=logits), Bernoulli(probs=logits + 0.5)):
         advice = ask(f, Independent(q, 1), step=10.0, candidates=candidates)
         assert advice.structure.is_moved
@@ -320,7 +313,7 @@ def test_whole_step_is_timed_and_undone() -> None:
 def test_plain_draws_are_evaluated_once() -> None:
     """RLOO and BBVI use the same independent draws, so f is not evaluated for each of them."""
     f = Counted(quadratic(12))
-    candidates = [RLOO(), catlog.BBVI()]
+    candidates = [RLOO(), catlog.estimators.BBVI()]
     advice = ask(f, bits(12), budget=4, candidates=candidates)
     used = [trial.replayed for trial in advice.trials]
     assert min(used) >= 8
@@ -386,7 +379,7 @@ def test_first_call_of_the_step_may_compile() -> None:
         f.now += 1.0 if repr(E) in seen else 1000.0
         seen.add(repr(E))
 
-    candidates = [RLOO(), catlog.ARMS(), IndeCateR()]
+    candidates = [RLOO(), catlog.estimators.ARMS(), IndeCateR()]
     advice = ask(f, bits(6), step=step, candidates=candidates)
     assert len({id(trial.candidate) for trial in advice.trials}) == 3
     assert advice.step_seconds < 2
@@ -407,7 +400,7 @@ def test_compiled_steps_decide(is_first: bool) -> None:
             f.now += 20.0
             return super().__call__(*arguments, **options)
 
-    candidates = [RLOO(), Slow(draws="latin")][:: 1 if is_first else -1]
+    candidates = [RLOO(), Slow(sampling="latin")][:: 1 if is_first else -1]
     options = {"budget": 64, "seconds": 500, "candidates": candidates}
     advice = ask(f, bits(12), step=step, **options)
     assert isinstance(advice.estimator, Slow)
@@ -444,7 +437,7 @@ def test_a_cold_start_is_not_taken_for_the_time_of_a_step() -> None:
             now[0] += 0.1 if calls[0] == 1 else 0.0
             return super().__call__(*arguments, **options)
 
-    candidates = [RLOO(), catlog.ARSM(), Cold()]
+    candidates = [RLOO(), catlog.estimators.ARSM(), Cold()]
     options = {"budget": 13, "step": 0.02, "candidates": candidates}
     advice = advise(f, numbers(6, 3), clock=lambda: now[0], **options)
     assert advice.estimator == Cold(1)
@@ -623,10 +616,10 @@ class Broken(RLOO):
 
 def test_failing_candidates_are_skipped() -> None:
     """Also those that are tried after one without variance."""
-    candidates = [IndeCateR(draws="latin"), Broken()]
+    candidates = [IndeCateR(sampling="latin"), Broken()]
     for order in (candidates, candidates[::-1]):
         advice = ask(additive, numbers(12, 3), candidates=order)
-        assert advice.estimator == IndeCateR(1, draws="latin")
+        assert advice.estimator == IndeCateR(1, sampling="latin")
         assert advice.skipped == {"Broken(4)": "out of memory"}
 
 
@@ -635,11 +628,11 @@ def test_failing_steps_are_skipped() -> None:
     f = Counted(quadratic(8))
 
     def step(E: catlog.Estimator) -> None:
-        if isinstance(E, catlog.ARMS):
+        if isinstance(E, catlog.estimators.ARMS):
             raise RuntimeError("cannot be captured")
         E(f, bits(8)).sum().backward()
 
-    candidates = [RLOO(), catlog.ARMS()]
+    candidates = [RLOO(), catlog.estimators.ARMS()]
     advice = ask(f, bits(8), step=step, candidates=candidates)
     assert isinstance(advice.estimator, RLOO)
     assert "cannot be captured" in advice.skipped.values()
@@ -695,7 +688,7 @@ def test_time_is_limited_if_f_is_expensive() -> None:
 
 
 def test_contenders_get_more_repeats() -> None:
-    candidates = [RLOO(), catlog.ARMS(), catlog.BBVI(), Reinforce(baseline=100.0)]
+    candidates = [RLOO(), catlog.estimators.ARMS(), catlog.estimators.BBVI(), Reinforce(baseline=100.0)]
     advice = ask(quadratic(8), bits(8), budget=32, steps=1000, candidates=candidates)
     timed = Counter[str]()
     for trial in advice.trials:
@@ -756,10 +749,10 @@ def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_lo
 
 
 def test_candidates_of_the_user() -> None:
-    mine = IndeCateR(draws="antithetic", variables=2)
+    mine = IndeCateR(sampling="antithetic", variables=2)
     options = {"budget": 60, "step": 1000.0}
     advice = ask(quadratic(20), bits(20), candidates=[RLOO(), mine], **options)
-    assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
+    assert advice.estimator == IndeCateR(20, sampling="antithetic", variables=2)
     never = Candidate(mine, when=lambda structure: structure.d > 20)
     second = ask(quadratic(20), bits(20), candidates=[RLOO(), never], **options)
     assert second.estimator == RLOO(60)
@@ -821,7 +814,7 @@ def test_f_that_rejects_relaxed_points() -> None:
     assert structure.has_slope
     assert not structure.is_relaxable
     advice = ask(picky, bits(10), budget=64)
-    assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
+    assert not any(isinstance(trial.estimator, catlog.estimators.MuProp) for trial in advice.trials)
     steps = probe(GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64)
     assert not steps.has_slope  # a derivative that is zero everywhere does not count
 

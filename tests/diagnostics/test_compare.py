@@ -17,17 +17,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog import (
-    ESTIMATORS,
-    RLOO,
-    DoubleCV,
-    Exact,
-    IndeCateR,
-    MarkovChain,
-    Reinforce,
-    SlopeCateR,
-    StraightThrough,
-)
+from catlog.estimators import ESTIMATORS, DoubleCV
+from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
+from catlog.distributions import MarkovChain
 from catlog.diagnostics import Advice, Comparison, Row, compare
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.gradient_samples import GradientSampler
@@ -263,7 +255,7 @@ def test_learning_lowers_the_variance() -> None:
 
 
 def test_a_baseline_learns_by_being_called() -> None:
-    remembering = Reinforce(4, baseline=catlog.MovingAverageBaseline(decay=0.9))
+    remembering = Reinforce(4, baseline=catlog.estimators.MovingAverageBaseline(decay=0.9))
     estimators, q = [Reinforce(4), remembering], bits(zeros(3))
     result = quick(lambda x: 100 + f(x), q, estimators, training=100, repeats=200)
     plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverageBaseline)"]
@@ -450,7 +442,7 @@ def test_reasons_for_leaving_out() -> None:
     assert structured.skipped["IndeCateR"].startswith("it is not for dependent variables")
     message = r"no estimator could be used\. ARM\(1\): it is not for numbers"
     with pytest.raises(ValueError, match=message):
-        quick(total, numbers, [catlog.ARM()], repeats=4)
+        quick(total, numbers, [catlog.estimators.ARM()], repeats=4)
 
 
 def test_pooled_reference_excludes_the_estimator_itself() -> None:
@@ -601,7 +593,7 @@ def test_errors_about_estimators_and_gradients() -> None:
 def test_labels() -> None:
     some = IndeCateR(2, variables=3, control="none")
     assert label(some) == "IndeCateR(2, variables=3, control=none)"
-    assert label(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
+    assert label(catlog.estimators.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
 
 
@@ -700,7 +692,7 @@ def test_a_large_enumeration_is_measured_only_if_it_is_named():
 
 
 def test_a_baseline_is_copied_to_the_device_of_q() -> None:
-    E = Reinforce(2, baseline=catlog.MovingAverageBaseline())
+    E = Reinforce(2, baseline=catlog.estimators.MovingAverageBaseline())
     copy = copied_to(E, torch.device("meta"))
     assert copy.baseline.mean.is_meta
     assert not E.baseline.mean.is_meta
@@ -711,11 +703,11 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
     q = bits(torch.zeros(2, requires_grad=True))
     baselines = [lambda fx: 0.0, lambda fx: 1.0]
     twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
-    for pair in (twins, [catlog.DoubleCV(2, alpha=0.1), catlog.DoubleCV(2, alpha=0.5)]):
+    for pair in (twins, [catlog.estimators.DoubleCV(2, alpha=0.1), catlog.estimators.DoubleCV(2, alpha=0.5)]):
         with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
             quick(lambda x: x.sum(-1), q, pair, repeats=2)
     settings = {"repeats": 2, "training": 1}
-    gaps = [catlog.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
+    gaps = [catlog.estimators.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
     assert len(quick(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
     same = [catlog.RLOO(2), catlog.RLOO(2)]
     assert len(quick(lambda x: x.sum(-1), q, same, **settings).rows) == 1

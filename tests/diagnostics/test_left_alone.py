@@ -147,7 +147,7 @@ def test_more_points_than_python_prints() -> None:
     result = ASK["compare"](lambda x: x.mean(-1), q, estimators=[catlog.RLOO(2), catlog.Exact()])
     assert result.skipped["Exact()"].startswith("q has about 10^6020 points")
     with pytest.raises(NotImplementedError, match=r"has about 10\^6020 points"):
-        catlog.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=20000).enumerate_support()
+        catlog.distributions.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=20000).enumerate_support()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -272,13 +272,13 @@ def test_a_component_that_underflows_is_not_impossible(monkeypatch: pytest.Monke
 
 def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities that stop at the logarithm of the smallest float32."""
-    real = catlog.Autoregressive.log_conditionals
+    real = catlog.distributions.Autoregressive.log_conditionals
 
-    def clamped(self: catlog.Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
+    def clamped(self: catlog.distributions.Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = real(self, x, validate)
         return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
 
-    monkeypatch.setattr(catlog.Autoregressive, "log_conditionals", clamped)
+    monkeypatch.setattr(catlog.distributions.Autoregressive, "log_conditionals", clamped)
     with pytest.raises(AssertionError):
         test_log_prob(extreme(ALL_CASES["long sequence that ends, all_logits"]))
 
@@ -307,7 +307,7 @@ def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         test_entropy_and_marginals(ALL_CASES["subset, 2 of 5"])
 
 
-class WithReplacement(catlog.PlackettLuce):
+class WithReplacement(catlog.distributions.PlackettLuce):
     """A ranking that repeats items."""
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -317,12 +317,12 @@ class WithReplacement(catlog.PlackettLuce):
 def without_evidence(theta: Tensor) -> Ordered:
     """Return the chain's own transitions, as if later evidence did not matter."""
     unary, tables = theta[:9].view(3, 3), theta[9:].view(3, 3)
-    return catlog.MarkovChain(unary[0], tables + unary[1:, None, :])
+    return catlog.distributions.MarkovChain(unary[0], tables + unary[1:, None, :])
 
 
 BUGS = {
-    "masked subset, 2 of 5": lambda theta: catlog.Subset(theta, 2),
-    "masked ranking, 2 of 5": lambda theta: catlog.PlackettLuce(theta, 2),
+    "masked subset, 2 of 5": lambda theta: catlog.distributions.Subset(theta, 2),
+    "masked ranking, 2 of 5": lambda theta: catlog.distributions.PlackettLuce(theta, 2),
     "ranking, 2 of 5": lambda theta: WithReplacement(theta, 2),
     "crf of three states": without_evidence,
 }

@@ -16,7 +16,8 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 import catlog
-from catlog import CountDifferences, Exact, IndeCateR
+from catlog.estimators import CountDifferences
+from catlog import Exact, IndeCateR
 from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
 from catlog.testing import z_limit

@@ -13,7 +13,9 @@ from torch.nn.functional import one_hot, pad
 from torch.testing import assert_close
 
 import catlog
-from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
+from catlog.estimators import ESTIMATORS
+from catlog.distributions import Categoricals
+from catlog import Exact, GumbelSoftmax, IndeCateR
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.distributions.factors import factors
 from catlog.evaluation.evaluate import chunks
@@ -29,8 +31,8 @@ TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
     IndeCateR(samples=20, per_variable=True),
-    IndeCateR(samples=20, draws="antithetic"),
-    IndeCateR(samples=20, draws="latin"),
+    IndeCateR(samples=20, sampling="antithetic"),
+    IndeCateR(samples=20, sampling="latin"),
     IndeCateR(samples=20, variables=2),
     IndeCateR(samples=20, variables=2, control="none"),
     GumbelSoftmax(samples=20, hard=True),
@@ -396,7 +398,7 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
     certain = (theta == 0) | alone
     assert theta.grad.isfinite().all()
     assert theta.grad[certain].abs().max() <= 1e-12
-    if E.unbiased and not continuous(E) and not isinstance(E, catlog.VIMCO):
+    if E.unbiased and not continuous(E) and not isinstance(E, catlog.estimators.VIMCO):
         got = expectation(E, case, curved, SLOPE)
         assert_close(got, by_the_convention(case), rtol=0, atol=1e-12)
 
@@ -537,7 +539,7 @@ def every_law(batch, d, k, dtype=torch.float32):
             yield kind, theta, Categoricals(theta, (k,) * d)
         elif kind == "structured":
             step = torch.zeros(*batch, k, k, dtype=dtype)
-            yield kind, theta, catlog.MarkovChain(theta[..., 0, :], step, length=d)
+            yield kind, theta, catlog.distributions.MarkovChain(theta[..., 0, :], step, length=d)
         else:
             yield kind, theta, Independent(TYPES[kind](logits=theta), 1)
 
@@ -564,7 +566,7 @@ def test_an_empty_batch(E, monkeypatch):
 
 
 def test_a_moving_average_of_nothing_stays():
-    baseline = catlog.MovingAverageBaseline(decay=0.5)
+    baseline = catlog.estimators.MovingAverageBaseline(decay=0.5)
     baseline(torch.full((2,), 3.0))
     theta = torch.zeros(0, 3, requires_grad=True)
     catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), bits(theta)).sum().backward()
@@ -625,11 +627,11 @@ def test_one_variable(E):
 @pytest.mark.parametrize(
     ("q", "text"),
     [
-        (catlog.Subset(torch.zeros(2, 4), 2), "Subset(batch_shape=(2,), event_shape=(4,))"),
-        (catlog.PlackettLuce(torch.zeros(3)), "PlackettLuce(batch_shape=(), event_shape=(3,))"),
+        (catlog.distributions.Subset(torch.zeros(2, 4), 2), "Subset(batch_shape=(2,), event_shape=(4,))"),
+        (catlog.distributions.PlackettLuce(torch.zeros(3)), "PlackettLuce(batch_shape=(), event_shape=(3,))"),
         (Categoricals(torch.zeros(2, 3), [2, 3]), "Categoricals(batch_shape=(), event_shape=(2,))"),
         (
-            Independent(catlog.MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=3), 1),
+            Independent(catlog.distributions.MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=3), 1),
             "Independent(MarkovChain(batch_shape=(2,), event_shape=(3,)), 1)",
         ),
     ],

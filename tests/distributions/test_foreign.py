@@ -18,7 +18,7 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog import BayesianNetwork, MarkovChain
+from catlog.distributions import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
@@ -54,7 +54,7 @@ def test_copies_equal_a_network_of_chains() -> None:
         return (x.double().flatten(1) @ weights).sin()
 
     common = catlog.SCateR(200, suffix="common")
-    for E in (catlog.SCateR(200), common, catlog.RLOO(5), catlog.LEG(2)):
+    for E in (catlog.SCateR(200), common, catlog.RLOO(5), catlog.estimators.LEG(2)):
         laws = BayesianNetwork(nodes), chains(theta)
         assert_same(*(E(f, q, generator=seeded()) for q in laws), theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(chains(theta)) == 1 + 4
@@ -183,8 +183,8 @@ def test_a_users_distribution() -> None:
     logits = normals(3).requires_grad_()
     with pytest.raises(TypeError, match=r"For other types there is catlog\.register_distribution"):
         catlog.RLOO(2)(lambda x: x, Coin(logits))
-    catlog.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
-    catlog.register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))
+    catlog.distributions.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
+    catlog.distributions.register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))
     for q, shift in ((Coin(logits), 0), (BiasedCoin(logits), 1)):
         value = catlog.IndeCateR(1)(lambda x: 2 * x, q)
         torch.testing.assert_close(value, 2 * (logits + shift).sigmoid(), rtol=0, atol=1e-12)
@@ -198,16 +198,16 @@ def test_a_users_distribution() -> None:
 def test_bad_conversions() -> None:
     for kind in (3, "Coin", Tensor):
         with pytest.raises(TypeError, match="`type` must be a subclass"):
-            catlog.register_distribution(kind, lambda q: q)
+            catlog.distributions.register_distribution(kind, lambda q: q)
     with pytest.raises(TypeError, match="`convert` must be a function of q"):
-        catlog.register_distribution(Coin, 3)
+        catlog.distributions.register_distribution(Coin, 3)
     for kind in (Bernoulli, MarkovChain):
         with pytest.raises(ValueError, match=f"they take {kind.__name__} as it is"):
-            catlog.register_distribution(kind, lambda q: q)
-    catlog.register_distribution(Coin, lambda q: q.logits)
+            catlog.distributions.register_distribution(kind, lambda q: q)
+    catlog.distributions.register_distribution(Coin, lambda q: q.logits)
     with pytest.raises(TypeError, match=r"`convert` of Coin must return a distribution, .* Tensor"):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
-    catlog.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits[0]))
+    catlog.distributions.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits[0]))
     with pytest.raises(ValueError, match=r"must keep the batch shape \(2,\), .* with \(\)"):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
 
@@ -225,7 +225,7 @@ def test_draws_of_a_multinomial_take_time_in_proportion_to_its_categories() -> N
 def test_draws_of_copies_take_the_operations_of_one(name: str) -> None:
     copies = {
         "chain": lambda n: MarkovChain(normals(n, 2), normals(2, 2), length=10),
-        "subset": lambda n: catlog.Subset(normals(n, 10), 3),
+        "subset": lambda n: catlog.distributions.Subset(normals(n, 10), 3),
     }[name]
     counts = set()
     for n in (1, 50):
@@ -241,7 +241,7 @@ def test_draws_of_copies_take_the_operations_of_one(name: str) -> None:
     "q",
     [
         Independent(MarkovChain(torch.zeros(0, 2, 3), torch.zeros(3, 3), length=2), 1),
-        Independent(catlog.Subset(torch.zeros(2, 0, 2, 3), k=1), 1),
+        Independent(catlog.distributions.Subset(torch.zeros(2, 0, 2, 3), k=1), 1),
         Independent(MarkovChain(torch.zeros(2, 0, 2, 3), torch.zeros(3, 3), length=1), 1),
     ],
     ids=["chains", "subsets", "two batch dimensions"],

@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 import catlog
-from catlog import Autoregressive
+from catlog.distributions import Autoregressive
 from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f

@@ -39,7 +39,7 @@ def test_the_chi_square_test_tells_gumbel_top_k_from_a_subset() -> None:
     """Its power: the two distributions differ by a few percent."""
     theta, points = TWO_OF_FIVE.theta, TWO_OF_FIVE.points
     torch.manual_seed(0)
-    ranking = catlog.PlackettLuce(theta, 2)
+    ranking = catlog.distributions.PlackettLuce(theta, 2)
     x = ranking.bits(gumbel_top_k(theta.expand(DRAWS, 5), 2))
     assert p_value(tally(x, points), TWO_OF_FIVE.probabilities(theta)) < FALSE_ALARMS
     # As sets of a Plackett-Luce ranking they are right.
@@ -52,11 +52,11 @@ def test_the_chi_square_test_tells_gumbel_top_k_from_a_subset() -> None:
 def test_gumbel_top_k_of_three_items() -> None:
     """The numbers of its docstring: 5/6 in a Gumbel top-2, 4/5 in a subset of two."""
     weights = torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
-    q = catlog.PlackettLuce(weights.log(), 2)
+    q = catlog.distributions.PlackettLuce(weights.log(), 2)
     points = q.enumerate_support()
     included = (q.log_prob(points).exp() * (points == 0).any(-1)).sum()
     close(included, torch.tensor(5 / 6, dtype=torch.float64))
-    close(catlog.Subset(weights.log(), 2).mean[0], torch.tensor(4 / 5, dtype=torch.float64))
+    close(catlog.distributions.Subset(weights.log(), 2).mean[0], torch.tensor(4 / 5, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
     draws = gumbel_top_k(weights.log().expand(DRAWS, 3), 2, generator)
     count = (draws == 0).any(-1).double().sum()
@@ -90,8 +90,8 @@ def simple_mean(theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, T
     """Return SIMPLE's value and gradient, averaged over all subsets of two of five items."""
     theta = theta.clone().requires_grad_()
     points, probs = TWO_OF_FIVE.points, TWO_OF_FIVE.probabilities(theta.detach())
-    q = catlog.Subset(theta, 2).expand([len(points)])
-    total = (probs * catlog.SIMPLE()(f, q, x=points.unsqueeze(0))).sum()
+    q = catlog.distributions.Subset(theta, 2).expand([len(points)])
+    total = (probs * catlog.estimators.SIMPLE()(f, q, x=points.unsqueeze(0))).sum()
     return total.detach(), torch.autograd.grad(total, theta)[0]
 
 
@@ -123,7 +123,7 @@ def test_simple_is_exact_for_linear_f_and_biased_otherwise() -> None:
     weights = normals(5, seed=1)
     for x in TWO_OF_FIVE.points:  # every draw has the exact gradient
         leaf = theta.clone().requires_grad_()
-        value = catlog.SIMPLE()(lambda x: x @ weights, catlog.Subset(leaf, 2), x=x.unsqueeze(0))
+        value = catlog.estimators.SIMPLE()(lambda x: x @ weights, catlog.distributions.Subset(leaf, 2), x=x.unsqueeze(0))
         close(torch.autograd.grad(value, leaf)[0], exact_mean(theta, lambda x: x @ weights)[1])
 
     def f(x: Tensor) -> Tensor:
@@ -140,21 +140,21 @@ def test_simple_on_independent_bits_is_straight_through() -> None:
     x = q.sample((2,))
     simple, straight_through = (
         E(lambda x: x.sum(-1).square(), q, x=x)
-        for E in (catlog.SIMPLE(2), catlog.StraightThrough(2))
+        for E in (catlog.estimators.SIMPLE(2), catlog.StraightThrough(2))
     )
     assert_same(simple, straight_through, theta)
 
 
 def test_simple_with_outputs_and_batches() -> None:
     logits = normals(2, 5).requires_grad_()
-    q = catlog.Subset(logits, torch.tensor([1, 3]))
+    q = catlog.distributions.Subset(logits, torch.tensor([1, 3]))
     x = q.sample((4,))
 
     def f(x: Tensor) -> Tensor:
         return torch.stack([x.sum(-1).sin(), x[..., 0] * x[..., 1]], -1)
 
-    together = catlog.SIMPLE(4)(f, q, x=x, outputs=1)
-    separate = [catlog.SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
+    together = catlog.estimators.SIMPLE(4)(f, q, x=x, outputs=1)
+    separate = [catlog.estimators.SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
     for i in range(2):
         assert_same(together[..., i], separate[i], logits, rtol=1e-13, atol=1e-12)
 
@@ -168,12 +168,12 @@ def test_k_and_mask_per_batch_element() -> None:
     k = torch.tensor([[0, 1, 2], [6, 3, 4]])
     mask = torch.ones(2, 3, 6, dtype=torch.bool)
     mask[0, 1, 4:] = mask[1, 2, 0] = False
-    q = catlog.Subset(logits, k, mask)
+    q = catlog.distributions.Subset(logits, k, mask)
     x = q.sample((5,))
     assert torch.equal(x.sum(-1), k.expand(5, 2, 3))
     assert not x.bool().logical_and(~mask).any()
     for b in product(range(2), range(3)):
-        alone = catlog.Subset(logits[b], int(k[b]), mask[b])
+        alone = catlog.distributions.Subset(logits[b], int(k[b]), mask[b])
         pairs = [
             (q.log_prob(x)[(slice(None), *b)], alone.log_prob(x[(slice(None), *b)])),
             (q.mean[b], alone.mean),
@@ -190,12 +190,12 @@ def test_k_and_mask_per_batch_element() -> None:
 def test_a_common_offset_of_scores_does_not_matter(offset: float) -> None:
     """Neither in log-probabilities nor in draws, as far as float32 can write the scores."""
     scores = torch.tensor([[64.0, 8.0, 0.0, -torch.inf], [16.0, 24.0, 0.0, 8.0]]) + offset
-    q = catlog.PlackettLuce(scores, k=2)
-    exact = catlog.PlackettLuce(scores.double(), k=2)
+    q = catlog.distributions.PlackettLuce(scores, k=2)
+    exact = catlog.distributions.PlackettLuce(scores.double(), k=2)
     points = q.enumerate_support()
     wanted = exact.log_prob(points)
     torch.testing.assert_close(q.log_prob(points).double(), wanted, rtol=1e-6, atol=1e-6)
-    equal = catlog.PlackettLuce(torch.full((4,), offset), k=2)
+    equal = catlog.distributions.PlackettLuce(torch.full((4,), offset), k=2)
     points = equal.enumerate_support()
     assert equal.log_prob(points).exp().tolist() == pytest.approx([1 / 12] * 12)
     torch.manual_seed(0)
@@ -207,8 +207,8 @@ def test_wide_scores_keep_the_order_of_the_small_ones() -> None:
     """The large one is no offset: it is subtracted from no other."""
     scores = torch.tensor([1e6, 0.25, 0.5, -0.25])
     points = torch.tensor([[0, 1, 2, 3], [0, 3, 1, 2]])
-    got = catlog.PlackettLuce(scores).log_prob(points)
-    wanted = catlog.PlackettLuce(scores.double()).log_prob(points)
+    got = catlog.distributions.PlackettLuce(scores).log_prob(points)
+    wanted = catlog.distributions.PlackettLuce(scores.double()).log_prob(points)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -216,7 +216,7 @@ def test_wide_scores_keep_the_order_of_the_small_ones() -> None:
 @pytest.mark.parametrize("outputs", [0, 1])
 def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> None:
     """By one sort of the items, not item by item; given a generator, from it alone."""
-    q: Distribution = catlog.PlackettLuce(normals(3, 200))
+    q: Distribution = catlog.distributions.PlackettLuce(normals(3, 200))
     if copies:
         q = Independent(q, 1)
     law = view(q, outputs=outputs)
@@ -234,7 +234,7 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
 
 def test_long_rankings_need_no_table() -> None:
     """The conditionals of one ranking of d items are d^2 numbers."""
-    q = catlog.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
+    q = catlog.distributions.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
     x = q.sample((20,))
     with Operations() as operations:
         q.log_prob(x).sum().backward()
@@ -246,31 +246,31 @@ def test_long_rankings_need_no_table() -> None:
 def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
     theta = zeros(*batch, 3, 3, requires_grad=True)
     q = {
-        "Subset": lambda: catlog.Subset(theta[..., 0, :], 2),
-        "PlackettLuce": lambda: catlog.PlackettLuce(theta[..., 0, :], 2),
-        "LinearChainCRF": lambda: catlog.LinearChainCRF(theta, theta),
+        "Subset": lambda: catlog.distributions.Subset(theta[..., 0, :], 2),
+        "PlackettLuce": lambda: catlog.distributions.PlackettLuce(theta[..., 0, :], 2),
+        "LinearChainCRF": lambda: catlog.distributions.LinearChainCRF(theta, theta),
     }[name]()
     assert q.log_prob(q.sample((4,))).shape == (4, *batch)
     assert q.entropy().shape == q.marginals().shape[:-2] == batch
-    for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.LEG(1)):
+    for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.estimators.LEG(1)):
         value = E(lambda x: x.float().sum(-1), q)
         assert value.shape == batch
         value.sum().backward(retain_graph=True)
 
 
 def test_shapes_broadcast() -> None:
-    q = catlog.Subset(zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
+    q = catlog.distributions.Subset(zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
     assert q.batch_shape == (2, 3)
     assert q.mean.shape == (2, 3, 5)
-    ranking = catlog.PlackettLuce(zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
+    ranking = catlog.distributions.PlackettLuce(zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
     assert ranking.sample((7,)).shape == (7, 3, 2)
-    chains = catlog.LinearChainCRF(zeros(3, 4, 2), zeros(2, 2))
+    chains = catlog.distributions.LinearChainCRF(zeros(3, 4, 2), zeros(2, 2))
     assert chains.marginals().shape == (3, 4, 2)
     assert chains.log_partition.shape == (3,)
 
 
 def test_a_point_with_other_numbers_than_bits_is_impossible() -> None:
-    q = catlog.Subset(zeros(3), 2, validate_args=False)
+    q = catlog.distributions.Subset(zeros(3), 2, validate_args=False)
     assert q.log_prob(torch.tensor([[2, 0, 0], [3, -1, 0]])).tolist() == [-torch.inf] * 2
 
 
@@ -281,12 +281,12 @@ def test_the_posterior_of_a_hidden_markov_model() -> None:
     """Evidence as unary weights: the joint, enumerated, given the observations."""
     initial, transition, emission = normals(2), normals(2, 2, seed=1), normals(2, 3, seed=2)
     observed = torch.tensor([2, 0, 1, 1])
-    joint = catlog.MarkovChain(initial, transition, length=4, emission=emission)
+    joint = catlog.distributions.MarkovChain(initial, transition, length=4, emission=emission)
     paths = torch.tensor(list(product(range(2), repeat=4)))
     log_joint = joint.log_prob(torch.cat([paths, observed.expand(16, 4)], -1))
     unary = emission.log_softmax(-1)[:, observed].T.clone()
     unary[0] += initial.log_softmax(-1)
-    posterior = catlog.LinearChainCRF(unary, transition.log_softmax(-1))
+    posterior = catlog.distributions.LinearChainCRF(unary, transition.log_softmax(-1))
     close(posterior.log_prob(paths), log_joint.log_softmax(0))
     close(posterior.log_partition, log_joint.logsumexp(0))
 
@@ -322,7 +322,7 @@ def test_float32_of_many_items(k: int, scale: float) -> None:
     results = []
     for dtype in (torch.float32, torch.float64):
         theta = logits.to(dtype).requires_grad_()
-        q = catlog.Subset(theta, k)
+        q = catlog.distributions.Subset(theta, k)
         (gradient,) = torch.autograd.grad((q.mean * torch.arange(200)).sum(), theta)
         results.append((q.mean.double(), q.entropy().double(), gradient.double()))
     (mean, entropy, gradient), exact = results
@@ -337,8 +337,8 @@ def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
     """Log-likelihoods of whole images are large; the differences between states are small."""
     unary = (normals(200, 3) + evidence).float().requires_grad_()
     pairwise = normals(3, 3, seed=1).float()
-    q = catlog.LinearChainCRF(unary, pairwise)
-    exact = catlog.LinearChainCRF(unary.detach().double(), pairwise.double())
+    q = catlog.distributions.LinearChainCRF(unary, pairwise)
+    exact = catlog.distributions.LinearChainCRF(unary.detach().double(), pairwise.double())
     (gradient,) = torch.autograd.grad(q.log_partition, unary)
     marginals = exact.marginals()
     for probabilities in (q.marginals(), gradient):
@@ -350,7 +350,7 @@ def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
 
 
 def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
-    q = catlog.LinearChainCRF(normals(3, 4, 2), normals(2, 2))
+    q = catlog.distributions.LinearChainCRF(normals(3, 4, 2), normals(2, 2))
     expanded = q.expand((5, 3))
     close(expanded.log_partition, q.log_partition.expand(5, 3))
     assert expanded.sample().shape == (5, 3, 4)
@@ -360,11 +360,11 @@ def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
 def test_narrow_types_compute_in_float32(dtype: torch.dtype) -> None:
     theta = normals(9).to(dtype)
     for q, wide in (
-        (catlog.Subset(theta, 3), catlog.Subset(theta.float(), 3)),
-        (catlog.PlackettLuce(theta, 3), catlog.PlackettLuce(theta.float(), 3)),
+        (catlog.distributions.Subset(theta, 3), catlog.distributions.Subset(theta.float(), 3)),
+        (catlog.distributions.PlackettLuce(theta, 3), catlog.distributions.PlackettLuce(theta.float(), 3)),
         (
-            catlog.LinearChainCRF(theta.view(3, 3), theta.view(3, 3)),
-            catlog.LinearChainCRF(theta.view(3, 3).float(), theta.view(3, 3).float()),
+            catlog.distributions.LinearChainCRF(theta.view(3, 3), theta.view(3, 3)),
+            catlog.distributions.LinearChainCRF(theta.view(3, 3).float(), theta.view(3, 3).float()),
         ),
     ):
         assert q.entropy().dtype == torch.float32
@@ -398,7 +398,7 @@ def test_in_torch_func() -> None:
     logits = normals(3, 5)
 
     def total(theta: Tensor) -> Tensor:
-        q = catlog.Subset(theta, 2, validate_args=False)
+        q = catlog.distributions.Subset(theta, 2, validate_args=False)
         return (q.mean * torch.arange(5)).sum() + q.log_prob(torch.tensor([1, 0, 1, 0, 0]))
 
     mapped = torch.func.vmap(torch.func.grad(total))(logits)
@@ -410,66 +410,66 @@ def test_in_torch_func() -> None:
 
 NAN = torch.tensor([0.0, torch.nan, 1.0])
 BAD = {
-    "`k` must be between 0 and .* d = 3": lambda: catlog.Subset(zeros(3), 4),
-    "`k` must be between 0 .* -1 was": lambda: catlog.Subset(zeros(3), -1),
-    r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: catlog.Subset(
+    "`k` must be between 0 and .* d = 3": lambda: catlog.distributions.Subset(zeros(3), 4),
+    "`k` must be between 0 .* -1 was": lambda: catlog.distributions.Subset(zeros(3), -1),
+    r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: catlog.distributions.Subset(
         zeros(2, 3), torch.tensor([1, 4])
     ),
-    r"at batch index \(1,\), but -2 was given": lambda: catlog.Subset(
+    r"at batch index \(1,\), but -2 was given": lambda: catlog.distributions.Subset(
         zeros(2, 3), torch.tensor([1, -2])
     ),
-    "items that can be chosen, 1, but 2 was given": lambda: catlog.Subset(
+    "items that can be chosen, 1, but 2 was given": lambda: catlog.distributions.Subset(
         zeros(3), 2, torch.tensor([True, False, False])
     ),
-    "can be chosen, 1, but 2 was given": lambda: catlog.Subset(torch.tensor([0.0, -torch.inf]), 2),
-    "integers": lambda: catlog.Subset(zeros(3), torch.tensor(1.0)),
-    "`k` must be an int": lambda: catlog.Subset(zeros(3), True),
-    r"broadcast, but they are `logits` \(3,\), `k` \(2,\)": lambda: catlog.Subset(
+    "can be chosen, 1, but 2 was given": lambda: catlog.distributions.Subset(torch.tensor([0.0, -torch.inf]), 2),
+    "integers": lambda: catlog.distributions.Subset(zeros(3), torch.tensor(1.0)),
+    "`k` must be an int": lambda: catlog.distributions.Subset(zeros(3), True),
+    r"broadcast, but they are `logits` \(3,\), `k` \(2,\)": lambda: catlog.distributions.Subset(
         zeros(3, 5), torch.tensor([1, 2])
     ),
-    r"`logits` must be finite .* nan at index \(1,\)": lambda: catlog.Subset(NAN, 1),
-    "inf at index": lambda: catlog.Subset(torch.tensor([torch.inf]), 1),
-    "tensor of floats": lambda: catlog.Subset(zeros(3).long(), 1),
-    "d of at least 1": lambda: catlog.Subset(zeros(0), 0),
-    "tensor of bools": lambda: catlog.Subset(zeros(3), 1, torch.ones(3)),
-    r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given": lambda: catlog.Subset(
+    r"`logits` must be finite .* nan at index \(1,\)": lambda: catlog.distributions.Subset(NAN, 1),
+    "inf at index": lambda: catlog.distributions.Subset(torch.tensor([torch.inf]), 1),
+    "tensor of floats": lambda: catlog.distributions.Subset(zeros(3).long(), 1),
+    "d of at least 1": lambda: catlog.distributions.Subset(zeros(0), 0),
+    "tensor of bools": lambda: catlog.distributions.Subset(zeros(3), 1, torch.ones(3)),
+    r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given": lambda: catlog.distributions.Subset(
         zeros(3), 1, torch.ones(2, dtype=torch.bool)
     ),
-    "`k` must be": lambda: catlog.PlackettLuce(zeros(3), 4),
-    "`k` must be between 1": lambda: catlog.PlackettLuce(zeros(3), 0),
-    "`k` must be between 1 .* -1 was": lambda: catlog.PlackettLuce(zeros(3), -1),
-    "`scores` must be finite .* nan at": lambda: catlog.PlackettLuce(NAN),
-    "can be chosen, 2, but 3 was given": lambda: catlog.PlackettLuce(
+    "`k` must be": lambda: catlog.distributions.PlackettLuce(zeros(3), 4),
+    "`k` must be between 1": lambda: catlog.distributions.PlackettLuce(zeros(3), 0),
+    "`k` must be between 1 .* -1 was": lambda: catlog.distributions.PlackettLuce(zeros(3), -1),
+    "`scores` must be finite .* nan at": lambda: catlog.distributions.PlackettLuce(NAN),
+    "can be chosen, 2, but 3 was given": lambda: catlog.distributions.PlackettLuce(
         zeros(3), mask=torch.tensor([True, True, False])
     ),
-    "every sequence has weight zero. The evidence is impossible": lambda: catlog.LinearChainCRF(
+    "every sequence has weight zero. The evidence is impossible": lambda: catlog.distributions.LinearChainCRF(
         torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
         torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
     ),
-    r"weight zero at batch index \(1,\)": lambda: catlog.LinearChainCRF(
+    r"weight zero at batch index \(1,\)": lambda: catlog.distributions.LinearChainCRF(
         torch.stack([zeros(2, 2), torch.full((2, 2), -torch.inf)]), zeros(2, 2)
     ),
-    "`unary` must be finite or -inf": lambda: catlog.LinearChainCRF(
+    "`unary` must be finite or -inf": lambda: catlog.distributions.LinearChainCRF(
         torch.full((2, 2), torch.nan), zeros(2, 2)
     ),
-    r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given": lambda: catlog.LinearChainCRF(
+    r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given": lambda: catlog.distributions.LinearChainCRF(
         zeros(4, 3), zeros(2, 3, 3)
     ),
-    "`unary` must have shape": lambda: catlog.LinearChainCRF(zeros(3), zeros(3, 3)),
+    "`unary` must have shape": lambda: catlog.distributions.LinearChainCRF(zeros(3), zeros(3, 3)),
     r"q cannot draw: \[1, 1, 0\]": lambda: catlog.RLOO(2)(
         lambda x: x.sum(-1).float(),
-        catlog.Subset(zeros(3), 1),
+        catlog.distributions.Subset(zeros(3), 1),
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
     "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
-    "LinearChainCRF": lambda: catlog.SIMPLE()(
-        lambda x: x.sum(-1), catlog.LinearChainCRF(zeros(3, 2), zeros(2, 2))
+    "LinearChainCRF": lambda: catlog.estimators.SIMPLE()(
+        lambda x: x.sum(-1), catlog.distributions.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),
-    "differentiable|derivative": lambda: catlog.SIMPLE()(
+    "differentiable|derivative": lambda: catlog.estimators.SIMPLE()(
         lambda x: torch.arange(3.0)[x.long().argmax(-1)],
-        catlog.Subset(zeros(3, requires_grad=True), 1),
+        catlog.distributions.Subset(zeros(3, requires_grad=True), 1),
     ),
-    "points": lambda: catlog.Exact()(len, catlog.Subset(zeros(60), 30)),
+    "points": lambda: catlog.Exact()(len, catlog.distributions.Subset(zeros(60), 30)),
 }
 
 

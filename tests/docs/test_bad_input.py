@@ -19,16 +19,16 @@ def test_logits_of_multidiscrete_actions_side_by_side() -> None:
     logits = torch.zeros(7, sum(SIZES))
     split = r"logits\.split\(\(3, 5, 3, 5\), -1\)"
     with pytest.raises(ValueError, match=rf"does not fit logits of shape \(7, 16\).*{split}"):
-        catlog.Categoricals(logits, NVEC)
+        catlog.distributions.Categoricals(logits, NVEC)
     with pytest.raises(ValueError, match=r"`cardinalities` is needed.*logits\.split\(sizes, -1\)"):
-        catlog.Categoricals(logits)
-    q = catlog.Categoricals(logits.split(SIZES, -1))
+        catlog.distributions.Categoricals(logits)
+    q = catlog.distributions.Categoricals(logits.split(SIZES, -1))
     assert q.sample().shape == (7, 4)
-    assert catlog.Categoricals(torch.zeros(7, 4, 5), NVEC).cardinalities == q.cardinalities
+    assert catlog.distributions.Categoricals(torch.zeros(7, 4, 5), NVEC).cardinalities == q.cardinalities
 
 
 def test_a_q_function_with_a_value_per_action() -> None:
-    policy = catlog.Categoricals(torch.zeros(7, sum(SIZES)).split(SIZES, -1))
+    policy = catlog.distributions.Categoricals(torch.zeros(7, sum(SIZES)).split(SIZES, -1))
     returned = r"\(1, 7, 4\).*outputs=1.*Reduce the event dimensions \(4,\)"
     with pytest.raises(ValueError, match=rf"f must return one value per point.*{returned}"):
         catlog.IndeCateR(1)(lambda x: x.double(), policy)

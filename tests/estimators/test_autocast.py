@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.estimators import catlog_trick
 from catlog.functions import DigitsOfSum
 from catlog.testing.cases import seeded
@@ -20,7 +20,7 @@ from support.laws import KINDS, integers
 
 LOGITS = torch.randn(20, 3, 3, generator=seeded())
 DISTRIBUTIONS = KINDS | {
-    "structured": lambda logits: catlog.MarkovChain(logits[..., 0, :], logits, length=4)
+    "structured": lambda logits: catlog.distributions.MarkovChain(logits[..., 0, :], logits, length=4)
 }
 
 

@@ -65,8 +65,8 @@ def test_batches_and_numbers_of_variables_may_change(E: catlog.Estimator) -> Non
 
 
 STRUCTURED = {
-    "chain": lambda t: catlog.MarkovChain(t[0], t[1:4], length=4),
-    "network": lambda t: catlog.BayesianNetwork(
+    "chain": lambda t: catlog.distributions.MarkovChain(t[0], t[1:4], length=4),
+    "network": lambda t: catlog.distributions.BayesianNetwork(
         {
             "a": catlog.distributions.Node([], t[0]),
             "b": catlog.distributions.Node(["a"], t[1:4]),
@@ -74,13 +74,13 @@ STRUCTURED = {
             "d": catlog.distributions.Node(["b", "c"], t[:9].view(3, 3, 3)),
         }
     ),
-    "autoregressive": lambda t: catlog.Autoregressive(
+    "autoregressive": lambda t: catlog.distributions.Autoregressive(
         lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1], [3] * 4, dtype=t.dtype
     ),
-    "subset": lambda t: catlog.Subset(t[:4, 0], 2),
-    "ranking": lambda t: catlog.PlackettLuce(t[:5, 0], 4),
-    "crf": lambda t: catlog.LinearChainCRF(t[:4], t[4:7]),
-    "ending": lambda t: catlog.Autoregressive(
+    "subset": lambda t: catlog.distributions.Subset(t[:4, 0], 2),
+    "ranking": lambda t: catlog.distributions.PlackettLuce(t[:5, 0], 4),
+    "crf": lambda t: catlog.distributions.LinearChainCRF(t[:4], t[4:7]),
+    "ending": lambda t: catlog.distributions.Autoregressive(
         lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1],
         [3] * 4,
         end=0,
@@ -99,8 +99,8 @@ SAMPLERS = [
     catlog.SCateR(2, suffix="common"),
     catlog.SCateR(2, variables=2),
     catlog.SCateR(2, categories=1),
-    catlog.RAM(2),
-    catlog.LEG(2),
+    catlog.estimators.RAM(2),
+    catlog.estimators.LEG(2),
     catlog.CritiCateR(4),
     catlog.Exact(),
 ]
@@ -133,7 +133,7 @@ def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
 @pytest.mark.parametrize("name", ["IndeCateR", "ReinMax", "DecoupledStraightThrough"])
 def test_draws_compile(name: str, draws: str) -> None:
-    E = catlog.ESTIMATORS[name](3, draws=draws)
+    E = catlog.estimators.ESTIMATORS[name](3, draws=draws)
     results = both(E, "bits", BATCHES, backend="aot_eager")
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
@@ -179,14 +179,14 @@ def test_a_network_is_drawn_in_the_order_of_its_own_graph() -> None:
     Node = catlog.distributions.Node
     tables, root = normals(3, 3), normals(3)
     call = torch.compile(
-        lambda nodes, x: catlog.BayesianNetwork(nodes).log_prob(x), fullgraph=True, backend="eager"
+        lambda nodes, x: catlog.distributions.BayesianNetwork(nodes).log_prob(x), fullgraph=True, backend="eager"
     )
     for nodes in (
         {"a": Node([], root), "b": Node(["a"], tables)},
         {"a": Node(["b"], tables), "b": Node([], root)},
     ):
         x = torch.tensor([1, 2])
-        torch.testing.assert_close(call(nodes, x), catlog.BayesianNetwork(nodes).log_prob(x))
+        torch.testing.assert_close(call(nodes, x), catlog.distributions.BayesianNetwork(nodes).log_prob(x))
 
 
 def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
@@ -201,7 +201,7 @@ def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
     network = Network()
 
     def loss(shift: Tensor) -> Tensor:
-        q = catlog.Autoregressive(network, [3] * 3)
+        q = catlog.distributions.Autoregressive(network, [3] * 3)
         return catlog.SCateR(2)(lambda x: (x * shift).sum(-1).sin(), q)
 
     parameters = list(network.parameters())
@@ -243,7 +243,7 @@ def test_inductor() -> None:
 
 def test_compiled_step_on_a_cpu() -> None:
     theta = nn.Parameter(torch.zeros(6))
-    E = catlog.IndeCateR(2, draws="latin")
+    E = catlog.IndeCateR(2, sampling="latin")
 
     def loss(target: Tensor) -> Tensor:
         return E(lambda z: (z - target).square().sum(-1), bits(theta, validate_args=False))

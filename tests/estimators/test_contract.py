@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.estimator import ANY
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots

@@ -81,7 +81,7 @@ def test_relaxed_draws_are_finite_at_the_end_of_the_interval(
     monkeypatch.setattr(gumbel_softmax, "uniforms", ones)
     logits = torch.zeros(2, D, K, requires_grad=True)
     q = one_hots(logits)
-    value = catlog.GumbelSoftmax(4, draws="latin")(lambda x: x[..., 0].square().sum(-1), q)
+    value = catlog.GumbelSoftmax(4, sampling="latin")(lambda x: x[..., 0].square().sum(-1), q)
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert value.isfinite().all()
     assert gradient.isfinite().all()
@@ -206,7 +206,7 @@ def test_dependent_draws_keep_the_expectation(
         name, options = "IndeCateR", {"variables": 1}
     E = ESTIMATORS[name](samples=n, draws=scheme, **options)
     rows = n if name == "SlopeCateR" else 1  # its corrections are spread over its draws
-    alone = ESTIMATORS[name](samples=rows, draws="independent", **options)
+    alone = ESTIMATORS[name](samples=rows, sampling="independent", **options)
     if isinstance(E, torch.nn.Module):
         E, alone = E.eval(), alone.eval()
     got = expected(E, scheme, theta, monkeypatch)

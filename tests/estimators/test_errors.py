@@ -12,19 +12,9 @@ from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
 import catlog
-from catlog import (
-    ESTIMATORS,
-    RLOO,
-    Categoricals,
-    Exact,
-    GumbelSoftmax,
-    IndeCateR,
-    MovingAverageBaseline,
-    Pathwise,
-    Reinforce,
-    SCateR,
-    SlopeCateR,
-)
+from catlog.estimators import ESTIMATORS, MovingAverageBaseline
+from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Pathwise, Reinforce, SCateR, SlopeCateR
+from catlog.distributions import Categoricals
 from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
@@ -34,7 +24,7 @@ from support.laws import KINDS, bits, integers
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
     IndeCateR(samples=3, per_variable=True),
-    IndeCateR(samples=3, draws="latin"),
+    IndeCateR(samples=3, sampling="latin"),
     IndeCateR(samples=3, variables=2),
     IndeCateR(samples=3, variables=2, control="none"),
     GumbelSoftmax(samples=3, hard=True),
@@ -486,7 +476,7 @@ def test_x_is_not_whole(E):
     for argument in (x.long() - 1, x.long() + 3):
         with pytest.raises(ValueError, match="x holds a point that q cannot draw"):
             E(total, q, x=argument)
-    if not isinstance(E, catlog.UnorderedSet | catlog.SumAndSample | catlog.MAPO):
+    if not isinstance(E, catlog.estimators.UnorderedSet | catlog.estimators.SumAndSample | catlog.estimators.MAPO):
         E(lambda x: total(x).float(), q, x=x.to(torch.int32))
 
 
@@ -542,19 +532,19 @@ def between(*shape):
 
 
 NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
-    catlog.ARM(): between(1, 3),
+    catlog.estimators.ARM(): between(1, 3),
     catlog.DisARM(): between(1, 3),
-    catlog.ARMS(2): torch.full((2, 3), 0.5),
-    catlog.ARSM(): torch.full((1, 3, 2), 0.5),
-    catlog.CARMS(2): torch.full((2, 3, 1), 0.5),
-    catlog.DisARMTree(): between(1, 3, 1),
+    catlog.estimators.ARMS(2): torch.full((2, 3), 0.5),
+    catlog.estimators.ARSM(): torch.full((1, 3, 2), 0.5),
+    catlog.estimators.CARMS(2): torch.full((2, 3, 1), 0.5),
+    catlog.estimators.DisARMTree(): between(1, 3, 1),
     catlog.REBAR(): between(1, 3, 2),
-    catlog.RELAX(): between(1, 3, 2),
-    catlog.GumbelRao(noise_samples=1): between(1, 1, 3, 2),
-    catlog.IMLE(): between(1, 3, 2),
-    catlog.DirectOptimisation(): between(1, 3, 2),
+    catlog.estimators.RELAX(): between(1, 3, 2),
+    catlog.estimators.GumbelRao(noise_samples=1): between(1, 1, 3, 2),
+    catlog.estimators.IMLE(): between(1, 3, 2),
+    catlog.estimators.DirectOptimisation(): between(1, 3, 2),
     SCateR(): between(4, 1, 3),
-    catlog.RAM(): between(1, 1, 3, 2),
+    catlog.estimators.RAM(): between(1, 1, 3, 2),
     SlopeCateR(1): between(1),
 }
 
@@ -585,7 +575,7 @@ def test_bad_noise(E):
     for argument in (noise - 1, noise + 1.5, noise * torch.nan, noise + torch.inf):
         with pytest.raises(ValueError, match=message):
             use(argument)
-    if isinstance(E, catlog.ARMS | catlog.CARMS | catlog.ARSM):
+    if isinstance(E, catlog.estimators.ARMS | catlog.estimators.CARMS | catlog.estimators.ARSM):
         with pytest.raises(ValueError, match="noise must add up to 1 along dimension"):
             use(noise / 2)
 
@@ -617,7 +607,7 @@ def test_bad_chosen(E, q):
 
 
 def test_bad_context(q):
-    E = catlog.NVIL(network=nn.Linear(4, 1))
+    E = catlog.estimators.NVIL(network=nn.Linear(4, 1))
     E(total, q, context=torch.zeros(2, 4))
     check_no_tensors_are_refused("context", lambda context: E(total, q, context=context))
     with pytest.raises(TypeError, match=r"context must hold floats, but torch\.int64 was given"):
@@ -724,10 +714,10 @@ def test_f_without_a_derivative_where_none_is_wanted(name, q):
 
 
 def test_settings_decide_whether_it_is_unbiased():
-    assert catlog.MAPO().unbiased
-    assert not catlog.MAPO(clip=0.1).unbiased
-    assert Pathwise(catlog.MAPO()).unbiased
-    assert not Pathwise(catlog.MAPO(clip=0.1)).unbiased
+    assert catlog.estimators.MAPO().unbiased
+    assert not catlog.estimators.MAPO(clip=0.1).unbiased
+    assert Pathwise(catlog.estimators.MAPO()).unbiased
+    assert not Pathwise(catlog.estimators.MAPO(clip=0.1)).unbiased
     for cls in ESTIMATORS.values():
         assert cls().unbiased in (True, False)
 

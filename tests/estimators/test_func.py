@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.testing import assert_close
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS, continuous, select
 from support.laws import bits
@@ -82,7 +82,7 @@ def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) 
 SWEEPS = {
     "independent": catlog.SCateR(2, chunk_size=3),
     "common": catlog.SCateR(2, suffix="common"),
-    "gumbel": catlog.RAM(2),
+    "gumbel": catlog.estimators.RAM(2),
     "variables": catlog.SCateR(2, variables=2),
     "categories": catlog.SCateR(2, categories=1),
 }
@@ -91,7 +91,7 @@ SWEEPS = {
 def chain(parameters: Tensor) -> Distribution:
     """Return a Markov chain of 4 categories."""
     initial, transition = parameters.split([1, 4], -2)
-    return catlog.MarkovChain(initial.squeeze(-2), transition, length=3, validate_args=False)
+    return catlog.distributions.MarkovChain(initial.squeeze(-2), transition, length=3, validate_args=False)
 
 
 def network(parameters: Tensor) -> Distribution:
@@ -102,7 +102,7 @@ def network(parameters: Tensor) -> Distribution:
         return parameters[..., i, :] + (1 + total) * parameters[..., 3, :]
 
     shape = parameters.shape[:-2]
-    return catlog.Autoregressive(logits, [4, 4, 4], shape, dtype=torch.float64)
+    return catlog.distributions.Autoregressive(logits, [4, 4, 4], shape, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("law", [chain, network])

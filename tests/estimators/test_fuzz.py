@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain
+from catlog.estimators import ESTIMATORS
+from catlog.distributions import Autoregressive, BayesianNetwork, Categoricals, MarkovChain
+from catlog import Exact
 from catlog.distributions import Node
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw

@@ -26,15 +26,15 @@ needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_ind
 OPTIONS = {"fallback_random": True, "compile_threads": 1, "cpp.simdlen": 1}
 
 LEARNERS: dict[str, Callable[[], catlog.Estimator]] = {
-    "MemoryCateR": lambda: catlog.MemoryCateR(samples=3, size=16),
+    "MemoryCateR": lambda: catlog.estimators.MemoryCateR(samples=3, size=16),
     "MovingAverageBaseline": lambda: catlog.Reinforce(
-        samples=2, baseline=catlog.MovingAverageBaseline(decay=0.7)
+        samples=2, baseline=catlog.estimators.MovingAverageBaseline(decay=0.7)
     ),
     "MovingAverageBaseline in float64": lambda: catlog.Reinforce(
-        samples=2, baseline=catlog.MovingAverageBaseline(decay=0.7).double()
+        samples=2, baseline=catlog.estimators.MovingAverageBaseline(decay=0.7).double()
     ),
     "SlopeCateR": lambda: catlog.SlopeCateR(samples=2, decay=0.7),
-    "MAPO": lambda: catlog.MAPO(size=2, samples=2),
+    "MAPO": lambda: catlog.estimators.MAPO(size=2, samples=2),
 }
 LOGITS = torch.tensor([0.3, -0.5, 0.8, -0.2], dtype=torch.float64)
 
@@ -175,7 +175,7 @@ def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
 
 def test_a_point_of_nan_is_not_remembered() -> None:
     """MAPO remembers the best points, and NaN is not one of them."""
-    E = catlog.MAPO(size=1, samples=2, max_variables=3, validate=False)
+    E = catlog.estimators.MAPO(size=1, samples=2, max_variables=3, validate=False)
     values = torch.tensor([torch.nan, 1.0, 2.0])
     E(lambda x: values[: len(x)], law(torch.zeros(3)), x=torch.eye(3)[:2])
     assert E.memory.tolist() == [[0, 1, 0]]

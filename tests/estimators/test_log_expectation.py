@@ -266,7 +266,7 @@ def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
     [
         (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be at least 1"),
         (catlog.RLOO(2), {"floor": 0.0}, "log_expectation: `floor` must be positive"),
-        (catlog.VIMCO(2), {}, "log_expectation: `E` must estimate"),
+        (catlog.estimators.VIMCO(2), {}, "log_expectation: `E` must estimate"),
     ],
 )
 def test_wrong_arguments_are_named(

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverageBaseline, Reinforce, SlopeCateR
+from catlog.estimators import MAPO, MemoryCateR, MovingAverageBaseline
+from catlog.distributions import MarkovChain
+from catlog import Reinforce, SlopeCateR
 from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
 from support.laws import bits, one_hots

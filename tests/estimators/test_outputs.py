@@ -24,7 +24,7 @@ STRUCTURED = {
 
 
 def chain(theta: Tensor) -> Distribution:
-    return catlog.MarkovChain(theta[:, 0], theta, length=3)
+    return catlog.distributions.MarkovChain(theta[:, 0], theta, length=3)
 
 
 def sequence(theta: Tensor) -> Distribution:
@@ -35,7 +35,7 @@ def sequence(theta: Tensor) -> Distribution:
         seen = one_hot(x[..., :i], 3).sum(-2).double()
         return theta[:, i] + torch.einsum("...bk,bkj->...bj", seen, theta)
 
-    return catlog.Autoregressive(network, [3, 3, 3], (2,), dtype=torch.float64)
+    return catlog.distributions.Autoregressive(network, [3, 3, 3], (2,), dtype=torch.float64)
 
 
 class Recurrent:
@@ -55,19 +55,19 @@ class Recurrent:
 
 
 def recurrent(theta: Tensor) -> Distribution:
-    return catlog.Autoregressive(Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64)
+    return catlog.distributions.Autoregressive(Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64)
 
 
 def subset(theta: Tensor) -> Distribution:
-    return catlog.Subset(theta[:, 0], torch.tensor([1, 2]))
+    return catlog.distributions.Subset(theta[:, 0], torch.tensor([1, 2]))
 
 
 def ranking(theta: Tensor) -> Distribution:
-    return catlog.PlackettLuce(theta[:, 0])
+    return catlog.distributions.PlackettLuce(theta[:, 0])
 
 
 def crf(theta: Tensor) -> Distribution:
-    return catlog.LinearChainCRF(theta, theta)
+    return catlog.distributions.LinearChainCRF(theta, theta)
 
 
 @pytest.mark.parametrize("distribution", [chain, sequence, recurrent, subset, ranking, crf])

@@ -139,7 +139,7 @@ ESTIMATORS = [
     catlog.IndeCateR(2),
     catlog.Reinforce(1),
     catlog.RLOO(2),
-    catlog.LEG(1),
+    catlog.estimators.LEG(1),
     catlog.Exact(),
 ]
 
@@ -170,7 +170,7 @@ def test_neighbours_share_the_noise() -> None:
 def test_a_structured_distribution_and_a_vector() -> None:
     """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
     start, change = torch.randn(5, 2, generator=seeded(1)), torch.zeros(2, 2)
-    q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
+    q = catlog.distributions.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
     value = catlog.Pathwise(catlog.Exact(), 2)(
         lambda x, z: (x * z).sum(-1), q, Independent(Normal(mu, 1.0), 1)

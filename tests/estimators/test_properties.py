@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
+from catlog import RLOO, Exact, IndeCateR, Reinforce, StraightThrough
+from catlog.distributions import Categoricals
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import DRAWS, draw
 from catlog.testing.cases import seeded

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.estimator import Estimator
 from catlog.testing.settings import VARIANTS
 from catlog_experiments.cli.compare import parse_estimators
@@ -17,7 +17,7 @@ from catlog_experiments.cli.compare import parse_estimators
 LEARNED = {"alpha", "beta", "eta", "network", "baseline"}
 UNLISTED = LEARNED | {"validate", "samples"}
 CHANGED = {
-    "draws": "antithetic",
+    "sampling": "antithetic",
     "suffix": "common",
     "tree": "stick",
     "control": "none",
@@ -88,7 +88,7 @@ def test_an_estimator_can_be_made_of_its_repr(name: str) -> None:
 
 
 def test_different_settings_have_different_reprs() -> None:
-    assert repr(catlog.IMLE(step=1 / 3)) != repr(catlog.IMLE(step=0.333))
+    assert repr(catlog.estimators.IMLE(step=1 / 3)) != repr(catlog.estimators.IMLE(step=0.333))
     assert repr(catlog.ReinMax(temperature=torch.ones((), device="meta"))) != repr(catlog.ReinMax())
 
 
@@ -100,16 +100,16 @@ class Weighted(catlog.StraightThrough):
 LABELS = {  # Weighted stands for an estimator of a user
     "SlopeCateR(4)": catlog.SlopeCateR(4),
     "SlopeCateR(4, slope_entries=0)": catlog.SlopeCateR(4, slope_entries=0),
-    "IndeCateR(9, draws=latin, variables=4)": catlog.IndeCateR(9, draws="latin", variables=4),
-    "MAPO(samples=2, maximise=False)": catlog.MAPO(maximise=False),
-    "NVIL(2, network=Linear)": catlog.NVIL(2, network=nn.Linear(1, 1)),
+    "IndeCateR(9, draws=latin, variables=4)": catlog.IndeCateR(9, sampling="latin", variables=4),
+    "MAPO(samples=2, maximise=False)": catlog.estimators.MAPO(maximise=False),
+    "NVIL(2, network=Linear)": catlog.estimators.NVIL(2, network=nn.Linear(1, 1)),
     "Reinforce(3, baseline=MovingAverageBaseline)": catlog.Reinforce(
-        3, catlog.MovingAverageBaseline()
+        3, catlog.estimators.MovingAverageBaseline()
     ),
     "Reinforce(2, baseline=mean)": catlog.Reinforce(2, baseline=torch.mean),
     "ReinMax(1, temperature=0.3)": catlog.ReinMax(temperature=torch.tensor(0.3)),
     "ReinMax(1)": catlog.ReinMax(temperature=torch.tensor(1.0)),
-    "GappedStraightThrough(1, gap=None)": catlog.GappedStraightThrough(gap=None),
+    "GappedStraightThrough(1, gap=None)": catlog.estimators.GappedStraightThrough(gap=None),
     "Weighted(2)": Weighted(2),
     "Weighted(2, weights=tensor)": Weighted(2, weights=torch.ones(3)),
 }

@@ -96,7 +96,7 @@ def test_other_estimators_refuse(E: catlog.Estimator, loss: str) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.LEG(1)], ids=str
+    "E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.estimators.LEG(1)], ids=str
 )
 def test_transforms_are_refused(
     E: catlog.Estimator, transform: Callable[..., Callable[[Tensor], Tensor]]

@@ -220,7 +220,7 @@ def _both(
         points = distribution(theta).sample((1,))
         made["network"] = nn.Sequential(nn.Flatten(2), network(points[0, 0].numel(), 1, 20))
     try:
-        E = cls(**translated(made))
+        E = cls(**deepcopy(made))
         E(lambda x: smooth(features, 0)(x, PARAMETER), distribution(theta), **options)
     except (TypeError, ValueError) as error:
         if "variables" in str(error) or "needs points" in str(error):
@@ -229,17 +229,11 @@ def _both(
     listing = ", ".join(f"{key}={_shown(value)}" for key, value in setting.items())
     for outputs in (0, 1) if getattr(cls, "many_outputs", False) else (0,):
         title = f"{name}({listing}) | {label} | {outputs} outputs"
-        yield Setup(title, cls(**translated(made)), distribution, theta, smooth(features, outputs), outputs, options)
+        yield Setup(title, cls(**deepcopy(made)), distribution, theta, smooth(features, outputs), outputs, options)
 
 
 def _shown(value: Any) -> str:
     return "network" if callable(value) else str(value)
-
-
-def translated(setting: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings by the names that this version of the library uses."""
-    old = hasattr(catlog.RLOO(2), "validate")
-    return {"draws" if old and key == "sampling" else key: deepcopy(value) for key, value in setting.items()}
 
 
 def numbers(setup: Setup) -> np.ndarray:

@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
-from catlog import Categoricals, GumbelSoftmax, IndeCateR
+from catlog.distributions import Categoricals
+from catlog import GumbelSoftmax, IndeCateR
 from catlog.distributions.factors import factors
 from catlog.evaluation.neighbours import differences
 from catlog.functions import (

@@ -7,18 +7,9 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
-from catlog import (
-    RLOO,
-    CritiCateR,
-    DoubleCV,
-    Exact,
-    IndeCateR,
-    MarkovChain,
-    Reinforce,
-    advise,
-    compare,
-    log_expectation,
-)
+from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, advise, compare, log_expectation
+from catlog.estimators import DoubleCV
+from catlog.distributions import MarkovChain
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from catlog import Categoricals, IndeCateR, functions
+from catlog.distributions import Categoricals
+from catlog import IndeCateR, functions
 from catlog.distributions.factors import factors
 from catlog.evaluation.neighbours import differences
 from catlog.functions import (

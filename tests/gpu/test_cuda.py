@@ -23,7 +23,7 @@ LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0], validate_args=False), 1),
     "integers": lambda logits: Independent(Categorical(logits=logits, validate_args=False), 1),
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits, validate_args=False), 1),
-    "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3), validate_args=False),
+    "mixed": lambda logits: catlog.distributions.Categoricals(logits, (3, 2, 3), validate_args=False),
 }
 
 
@@ -74,12 +74,12 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
     """Without validation nothing waits for the GPU."""
     if not supports(E, "index" if law == "integers" else law):
         pytest.skip("not for this law")
-    if law == "mixed" or isinstance(E, catlog.Exact | catlog.SCateR | catlog.LEG | catlog.RAM):
+    if law == "mixed" or isinstance(E, catlog.Exact | catlog.SCateR | catlog.estimators.LEG | catlog.estimators.RAM):
         pytest.skip(
             "copies a short list (cardinalities, moves) to the GPU, which waits for it unless "
             "compiled"
         )
-    if isinstance(E, catlog.MAPO | catlog.UnorderedSet | catlog.SumAndSample):
+    if isinstance(E, catlog.estimators.MAPO | catlog.estimators.UnorderedSet | catlog.estimators.SumAndSample):
         pytest.skip("sorts out points of a memory or a set, with cardinalities copied to the GPU")
     unchecked = on(E, "cuda", validate=False)
     logits = torch.randn(5, 3, 3, device="cuda", requires_grad=True)
@@ -98,7 +98,7 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
     [
         catlog.IndeCateR(2),
         catlog.IndeCateR(2, per_variable=True),
-        catlog.IndeCateR(2, draws="latin"),
+        catlog.IndeCateR(2, sampling="latin"),
         catlog.IndeCateR(2, variables=4),
         catlog.SlopeCateR(4),
         catlog.SlopeCateR(4, every=3),
@@ -181,7 +181,7 @@ def test_criticater_in_a_graph(law: str, compile: bool) -> None:
         "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
         "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
         "chain": (
-            lambda theta: catlog.MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4),
+            lambda theta: catlog.distributions.MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4),
             (5, 4, 3),
             16,
         ),
@@ -337,7 +337,7 @@ def test_estimators_that_learn_are_asked_on_the_gpu(ask: str) -> None:
     def f(x: Tensor) -> Tensor:
         return (x * weights).sum(-1).sin()
 
-    learners = [catlog.SlopeCateR(2), catlog.DoubleCV(2)]
+    learners = [catlog.SlopeCateR(2), catlog.estimators.DoubleCV(2)]
     if ask == "advise":
         # The first two candidates are tried in any case.
         advice = catlog.advise(f, q, candidates=learners)

@@ -1,5 +1,5 @@
 """On a GPU: `catlog.sample` beside F.gumbel_softmax, compiled and by a generator, and
-`catlog.advantages` beside the CPU. The same tests run on the CPU, where no GPU is needed.
+`catlog.language_models.advantages` beside the CPU. The same tests run on the CPU, where no GPU is needed.
 """
 
 import pytest
@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import catlog
-from catlog import DARN, GumbelRao, GumbelSoftmax, ReinMax, StraightThrough, sample
+from catlog.estimators import DARN, GumbelRao
+from catlog import GumbelSoftmax, ReinMax, StraightThrough, sample
 from catlog.testing.cases import normals
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -146,7 +147,7 @@ NOISE = {
 @pytest.mark.parametrize("name", ["ReinMax", "StraightThrough", "GumbelSoftmax"])
 def test_no_synchronisation(name: str, bits: bool) -> None:
     """Without validation nothing waits for the GPU."""
-    E = catlog.ESTIMATORS[name](validate=False)
+    E = catlog.estimators.ESTIMATORS[name](validate=False)
     logits = torch.randn(5, 4, device="cuda", requires_grad=True)
     sample(logits, E, bits=bits)
     torch.cuda.set_sync_debug_mode("error")
@@ -177,7 +178,7 @@ def test_advantages_are_those_of_the_cpu(
                 numbers(8, 6, seed=3) > 0, torch.nan
             ).to(place)  # fmt: skip
         labels = torch.tensor(groups, device=place) if isinstance(groups, list) else groups
-        weights = catlog.advantages(
+        weights = catlog.language_models.advantages(
             numbers(8, device=place), labels, mask, estimator=estimator, **options
         )
         assert weights.device.type == place

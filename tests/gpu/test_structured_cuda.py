@@ -64,7 +64,7 @@ def by_sums(t: Tensor) -> Callable[[Tensor, int], Tensor]:
 
 def autoregressive(network: Any, t: Tensor, **options: Any) -> Distribution:
     batch = t.shape[:-2]
-    return catlog.Autoregressive(
+    return catlog.distributions.Autoregressive(
         network, [3] * 4, batch, dtype=t.dtype, device=t.device, validate_args=False, **options
     )
 
@@ -75,13 +75,13 @@ def network_of_nodes(t: Tensor) -> Distribution:
         "b": Node(["a"], t[..., 1:4, :]),
         "c": Node([], t[..., 4, :]),
     }
-    return catlog.BayesianNetwork(nodes, t.shape[:-2])
+    return catlog.distributions.BayesianNetwork(nodes, t.shape[:-2])
 
 
 def masked_subset(t: Tensor) -> Distribution:
     k = torch.arange(BATCH, device=t.device)  # of each batch element
     mask = torch.arange(6, device=t.device) != 4
-    return catlog.Subset(t[..., :6, 0], k, mask, validate_args=False)
+    return catlog.distributions.Subset(t[..., :6, 0], k, mask, validate_args=False)
 
 
 def mixture(t: Tensor, components: Distribution) -> Distribution:
@@ -95,11 +95,11 @@ def independent(base: Distribution) -> Distribution:
 
 # Of logits [batch, 9, 3].
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
-    "subset": lambda t: catlog.Subset(t[..., :6, 0], 2, validate_args=False),
+    "subset": lambda t: catlog.distributions.Subset(t[..., :6, 0], 2, validate_args=False),
     "masked subset": masked_subset,
-    "ranking": lambda t: catlog.PlackettLuce(t[..., :5, 0], 3, validate_args=False),
-    "crf": lambda t: catlog.LinearChainCRF(t[..., :4, :], t[..., 4:7, :], validate_args=False),
-    "chain": lambda t: catlog.MarkovChain(t[..., 0, :], t[..., 1:4, :], length=4),
+    "ranking": lambda t: catlog.distributions.PlackettLuce(t[..., :5, 0], 3, validate_args=False),
+    "crf": lambda t: catlog.distributions.LinearChainCRF(t[..., :4, :], t[..., 4:7, :], validate_args=False),
+    "chain": lambda t: catlog.distributions.MarkovChain(t[..., 0, :], t[..., 1:4, :], length=4),
     "network": network_of_nodes,
     "autoregressive": lambda t: autoregressive(by_sums(t), t),
     "sequence that ends": lambda t: autoregressive(by_sums(t), t, end=0, temperature=0.7),
@@ -115,10 +115,10 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     ),
     "multinomial": lambda t: Multinomial(2, logits=t[..., :3, 0], validate_args=False),
     "copies of chains": lambda t: independent(
-        catlog.MarkovChain(t[..., :2, :], t[..., 2:8, :].unflatten(-2, (2, 3)), length=2)
+        catlog.distributions.MarkovChain(t[..., :2, :], t[..., 2:8, :].unflatten(-2, (2, 3)), length=2)
     ),
     "copies of subsets": lambda t: independent(
-        catlog.Subset(t[..., :2, :], 2, validate_args=False)
+        catlog.distributions.Subset(t[..., :2, :], 2, validate_args=False)
     ),
     "copies of sequences": lambda t: independent(
         autoregressive(by_sums(t.unflatten(-2, (1, 9))), t.unflatten(-2, (1, 9)), end=0)
@@ -195,8 +195,8 @@ def test_samples_by_chi_square(name: str, device: str) -> None:
     assert view(LAWS[name](logits().to(device))).index(x).shape[:2] == (3, BATCH)
 
 
-WITH_DRAWS = [catlog.RLOO(4), catlog.CritiCateR(4), catlog.LEG(2), catlog.UnorderedSet(2)]
-SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.RAM(2)]
+WITH_DRAWS = [catlog.RLOO(4), catlog.CritiCateR(4), catlog.estimators.LEG(2), catlog.estimators.UnorderedSet(2)]
+SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.estimators.RAM(2)]
 
 
 @each_device
@@ -208,11 +208,11 @@ def test_a_gradient_is_the_same(name: str, E: catlog.Estimator, device: str) -> 
     options: dict[str, Tensor] = {}
     if E in SWEEPS:
         ordered = structure(view(q))
-        suffix = "gumbel" if isinstance(E, catlog.RAM) else E.suffix
+        suffix = "gumbel" if isinstance(E, catlog.estimators.RAM) else E.suffix
         moves = E.evaluations(q) // E.samples - 1
         shape = noise_shape(ordered, E.samples, suffix, None, moves)
         options["noise"] = torch.rand(shape, dtype=torch.float64, generator=seeded(2))
-    elif isinstance(E, catlog.UnorderedSet):
+    elif isinstance(E, catlog.estimators.UnorderedSet):
         if name == "masked subset":
             pytest.skip("a batch element has one point")
         options["x"] = different(q)
@@ -308,7 +308,7 @@ def test_simple_and_gumbel_top_k(device: str) -> None:
 
     def result(theta: Tensor) -> list[Tensor]:
         q = LAWS["subset"](theta)
-        return [catlog.SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
+        return [catlog.estimators.SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
 
     on_both(device, result)
     scores = logits().to(device)[..., 0].expand(2000, BATCH, 9)
@@ -347,7 +347,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
     x = torch.tensor([[[0, 0, 0, 0], [1, 2, 0, 0], [2, 2, 1, 1]]])
     for place in ("cpu", device):
         model = Reader().double().to(place)
-        q = catlog.Autoregressive(
+        q = catlog.distributions.Autoregressive(
             Prompted(model, prompts.to(place), mask.to(place)), [3] * 4, end=0
         )
         texts = q.sample((4,))
@@ -435,14 +435,14 @@ def test_counts(name: str, device: str) -> None:
         short = truncated(q, categories=6)
         given = x.to(theta.device)
         return [
-            catlog.CountDifferences(3)(f, q, x=given),
+            catlog.estimators.CountDifferences(3)(f, q, x=given),
             catlog.IndeCateR(3)(f, short, x=given.long()),
         ]
 
     on_both(device, result)
     q = independent(COUNTS[name](logits()[..., :4, 0].to(device)))
     generator = torch.Generator(device).manual_seed(0)
-    values = [catlog.CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
+    values = [catlog.estimators.CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
     assert values[0].device.type == device
     assert bool((values[0] != values[1]).any())
 
@@ -452,7 +452,7 @@ def test_counts(name: str, device: str) -> None:
 def test_a_captured_step_of_counts(device: str) -> None:
     theta = nn.Parameter(torch.ones(BATCH, 4, device=device))
     optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
-    E = catlog.CountDifferences(4, validate=False)
+    E = catlog.estimators.CountDifferences(4, validate=False)
 
     def loss(target: Tensor) -> Tensor:
         q = independent(Poisson(theta.exp(), validate_args=False))

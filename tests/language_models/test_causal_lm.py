@@ -1,4 +1,4 @@
-"""`catlog.CausalLM`: against brute force on models with 4 tokens, and its errors.
+"""`catlog.language_models.CausalLM`: against brute force on models with 4 tokens, and its errors.
 
 The models of transformers are made from small configurations, without a download.
 """
@@ -66,7 +66,7 @@ def brute_force(model: Any, prompt: Tensor, text: Tensor, end: int | None) -> Te
 def test_log_probabilities_are_those_of_brute_force(
     model: Any, end: int | None, use_cache: bool
 ) -> None:
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
     assert q.batch_shape == (2,)
     assert q.event_shape == (LENGTH,)
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_log_probabilities_are_those_of_brute_force(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> None:
-    q = catlog.CausalLM(model.to(dtype), PROMPTS, MASK, 8, None)
+    q = catlog.language_models.CausalLM(model.to(dtype), PROMPTS, MASK, 8, None)
     with torch.no_grad():
         x = q.sample((16,))
         steps = torch.cat(q.by_steps(x), -2).log_softmax(-1)
@@ -89,7 +89,7 @@ def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> None:
-    q = catlog.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
     q.check()
     counts: list[int] = []
     head = model.get_output_embeddings()
@@ -103,12 +103,12 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
 
 
 def test_the_contract_is_kept(model: Any) -> None:
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     q.check(lambda x: (x == 1).double().sum(-1))
 
 
 def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     torch.manual_seed(1)
     with torch.no_grad():
         x = q.sample((4000,))
@@ -129,7 +129,7 @@ def test_gradients_are_those_of_enumeration(model: Any) -> None:
     def reward(x: Tensor) -> Tensor:
         return (x == 1).double().sum(-1) + (x[..., 0] == x[..., -1]).double()
 
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     (gradient,) = torch.autograd.grad(catlog.Exact()(reward, q).sum(), weight)
     value = torch.zeros((), dtype=torch.float64)
     for prompt, mask in zip(PROMPTS, MASK, strict=True):
@@ -145,13 +145,13 @@ def test_gradients_are_those_of_enumeration(model: Any) -> None:
 
 @pytest.mark.parametrize("E", [catlog.RLOO(4), catlog.CritiCateR(4), catlog.SCateR(1, variables=1)])
 def test_estimators_take_it(model: Any, E: catlog.Estimator) -> None:
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
     E(lambda x: (x == 1).double().sum(-1), q).mean().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
 
 
 def test_dropout_is_refused() -> None:
-    q = catlog.CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
+    q = catlog.language_models.CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
     with pytest.raises(ValueError, match=r"dropout|deterministic"):
         q.check()
 
@@ -171,18 +171,18 @@ class Bigrams(nn.Module):
 def test_a_model_without_a_cache() -> None:
     torch.manual_seed(0)
     model = Bigrams()
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     with torch.no_grad():
         log_probs = q.log_prob(POINTS)
         known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
     assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
-        catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
+        catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
 
 
 def test_it_can_be_pickled() -> None:
-    q = catlog.CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = catlog.language_models.CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
     again = pickle.loads(pickle.dumps(q))
     x = POINTS
     assert torch.equal(again.log_prob(x), q.log_prob(x))
@@ -215,7 +215,7 @@ class Frozen(nn.Module):
 def test_a_model_without_parameters(kind: str, dtype: torch.dtype, real: torch.dtype) -> None:
     torch.manual_seed(0)
     model = Frozen(kind, dtype)
-    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     assert (q.device, q.real) == (PROMPTS.device, real)
     log_probs = q.log_prob(POINTS)
@@ -234,8 +234,8 @@ def test_caches_that_do_not_grow_by_a_token(name: str) -> None:
     model = made(name)
     prompts = torch.tensor([[3, 1, 0], [0, 1, 1]])  # without padding
     with pytest.raises(ValueError, match=r"`model` must return a cache of keys.*use_cache=False"):
-        catlog.CausalLM(model, prompts, None, LENGTH, END).sample()
-    q = catlog.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
+        catlog.language_models.CausalLM(model, prompts, None, LENGTH, END).sample()
+    q = catlog.language_models.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
     with torch.no_grad():
         total = q.log_prob(POINTS).exp().sum(0)
     assert_close(total, torch.ones_like(total), rtol=0, atol=1e-5)
@@ -268,4 +268,4 @@ def test_errors_name_the_way_out(
     }  # fmt: skip
     usual |= {"attention_mask": None} if "prompt_ids" in arguments else {}
     with pytest.raises(error, match=rf"CausalLM: {message}"):
-        catlog.CausalLM(**(usual | arguments))
+        catlog.language_models.CausalLM(**(usual | arguments))

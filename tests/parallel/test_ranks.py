@@ -85,7 +85,7 @@ def estimated(E: Any, sharded: bool) -> dict[str, Any]:
 def every_estimator() -> dict[str, Any]:
     return {
         f"{name} {options}": [
-            estimated(catlog.ESTIMATORS[name](**options), sharded) for sharded in (False, True)
+            estimated(catlog.estimators.ESTIMATORS[name](**options), sharded) for sharded in (False, True)
         ]
         for name, variants in VARIANTS.items()
         for options in variants
@@ -102,7 +102,7 @@ def markov() -> dict[str, Any]:
         )
         f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
         E = catlog.SCateR(3, chunk_size=7)
-        q = catlog.MarkovChain(start, step, length=5)
+        q = catlog.distributions.MarkovChain(start, step, length=5)
         value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(0))
         results.append([value.detach(), *torch.autograd.grad(value, [start, step])])
     return {"markov": results}

@@ -83,7 +83,7 @@ def test_relax(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs.mean(0).square().sum(), list(network.parameters()), allow_unused=True
     )
     logits = CASES["one-hot"].theta.clone().requires_grad_()
-    E = catlog.RELAX(samples=rows, network=network, temperature=0.7)
+    E = catlog.estimators.RELAX(samples=rows, network=network, temperature=0.7)
     E(f, law("one-hot", logits), x=x, noise=noise).backward()
     torch.testing.assert_close(logits.grad, theirs.mean(0).detach(), rtol=0, atol=1e-12)
     for parameter, gradient in zip(network.parameters(), learned, strict=True):
@@ -128,7 +128,7 @@ def test_bits_have_the_same_mean(estimator: str) -> None:
         theirs = peer.relax(
             f(b).unsqueeze(-1), b, rows, z, lambda z: layers(z.sigmoid()), "bern"
         ).detach()
-        E = catlog.RELAX(samples=1, network=layers)
+        E = catlog.estimators.RELAX(samples=1, network=layers)
     else:
         control = peer.REBARControlVariate(
             lambda z: f(z).unsqueeze(-1), "bern", start_temp=0.5

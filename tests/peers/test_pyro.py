@@ -48,11 +48,11 @@ def ours(kind: str, theta: list[Tensor]) -> torch.distributions.Distribution:
     if kind == "index":
         return Independent(Categorical(logits=theta[0]), 1)
     if kind == "mixed":
-        return catlog.Categoricals(theta[0], SIZES[kind])
+        return catlog.distributions.Categoricals(theta[0], SIZES[kind])
     if kind == "chain":
-        return catlog.MarkovChain(*theta, length=3)
+        return catlog.distributions.MarkovChain(*theta, length=3)
     nodes = {"a": Node([], theta[0]), "b": Node(["a"], theta[1]), "c": Node(["a", "b"], theta[2])}
-    return catlog.BayesianNetwork(nodes, batch_shape=(BATCH,))
+    return catlog.distributions.BayesianNetwork(nodes, batch_shape=(BATCH,))
 
 
 def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:

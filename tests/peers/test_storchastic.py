@@ -128,7 +128,7 @@ def test_arm(samples: int, name: str) -> None:
     method.sampling_method.set_mc_sample(given)
     gradient = theirs(method, "bits", theta, f)[2]
     torch.testing.assert_close(
-        ours(catlog.ARM(samples), "bits", theta, f, noise=noise)[1], gradient, **SAME
+        ours(catlog.estimators.ARM(samples), "bits", theta, f, noise=noise)[1], gradient, **SAME
     )
 
 
@@ -149,7 +149,7 @@ def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
         lambda x: f(x) - baseline.unsqueeze(-1),
     )
     assert torch.equal(again.transpose(0, 1), x)
-    mine = ours(catlog.SumAndSample(top=top), kind, theta, f, x=x[-1:])
+    mine = ours(catlog.estimators.SumAndSample(top=top), kind, theta, f, x=x[-1:])
     torch.testing.assert_close(mine[0], value + baseline.sum(), **SAME)
     torch.testing.assert_close(mine[1], gradient, **SAME)
 
@@ -178,7 +178,7 @@ def test_unordered_set_once_repaired(kind: str, monkeypatch: pytest.MonkeyPatch)
     torch.manual_seed(0)
     theta, f, method = parameters(kind), function(kind), storch.method.UnorderedSetEstimator("x", 3)
     x, value, gradient = theirs(method, kind, theta, f)
-    mine = ours(catlog.UnorderedSet(3), kind, theta, f, x=x.transpose(0, 1))
+    mine = ours(catlog.estimators.UnorderedSet(3), kind, theta, f, x=x.transpose(0, 1))
     torch.testing.assert_close(mine[0], value, rtol=1e-5, atol=0)
     assert (mine[1] - gradient).norm() > 0.02 * mine[1].norm()
 
@@ -227,7 +227,7 @@ def test_relax_and_rebar_once_repaired(
     exact = expected(CASES["bits"], FUNCTIONS[name], PARAMETER)[1]
     if estimator == "RELAX":
         method = storch.method.RELAX("x", n_samples=1, c_phi=control)
-        E = catlog.RELAX(1, network=Control())
+        E = catlog.estimators.RELAX(1, network=Control())
     else:
         method = storch.method.REBAR("x", n_samples=1)
         E = catlog.REBAR(1, temperature=1.0)
@@ -247,20 +247,20 @@ WRONG = {
         "one-hot",
         lambda: storch.method.UnorderedSetEstimator("x", 3, num_int_points=100),
         0.1,
-        catlog.UnorderedSet(3),
+        catlog.estimators.UnorderedSet(3),
     ),
     "ScoreFunctionWOR": (
         "one-hot",
         lambda: storch.method.ScoreFunctionWOR("x", 3),
         0.5,
-        catlog.UnorderedSet(2),
+        catlog.estimators.UnorderedSet(2),
     ),
     "DisARM": ("bits", lambda: storch.method.DisARM("x", n_samples=1), 0.9, catlog.DisARM(1)),
     "RaoBlackwellSF of integers": (
         "integers",
         lambda: storch.method.RaoBlackwellSF("x", 3),
         0.5,
-        catlog.SumAndSample(2),
+        catlog.estimators.SumAndSample(2),
     ),
 }
 

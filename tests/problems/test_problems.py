@@ -177,7 +177,7 @@ def test_pooled_references_are_right_within_their_error(name):
     A mean that is wrong by 12 standard errors is always detected.
     """
     problem = problems.make(name)
-    E = catlog.RLOO(samples=20) if name == "chain" else catlog.IndeCateR(samples=4, draws="latin")
+    E = catlog.RLOO(samples=20) if name == "chain" else catlog.IndeCateR(samples=4, sampling="latin")
     pooled, exact = problem.pool(E, 500), problem.reference()
     assert not pooled.exact
     assert pooled.how == "pooled"
@@ -257,7 +257,7 @@ def test_pooled_mean_and_error_are_those_of_the_estimates():
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_mixed_has_masks_of_two_kinds(size):
     q = problems.make("mixed", size).q()
-    assert isinstance(q, catlog.Categoricals)
+    assert isinstance(q, catlog.distributions.Categoricals)
     within = torch.arange(max(q.cardinalities)) < torch.tensor(q.cardinalities)[:, None]
     assert len(set(q.cardinalities)) > 2
     possible = q.probs > 0
@@ -271,7 +271,7 @@ def test_mixed_has_masks_of_two_kinds(size):
 def test_every_suitable_estimator_accepts_the_problem(name):
     problem = problems.make(name)
     q = problem.q()
-    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind_of(q) in cls.supports]
+    usable = [cls() for cls in catlog.estimators.ESTIMATORS.values() if kind_of(q) in cls.supports]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
     torch.manual_seed(0)

@@ -108,7 +108,7 @@ def all_points(q: Distribution) -> Tensor:
     """Return every point of q, ``[points, *batch, *event]``."""
     if isinstance(q, Ordered):
         return q.enumerate_support()
-    if isinstance(q, catlog.Categoricals):
+    if isinstance(q, catlog.distributions.Categoricals):
         grid = torch.cartesian_prod(*[torch.arange(size) for size in q.cardinalities])
         grid = grid.reshape(-1, *[1] * len(q.batch_shape), len(q.cardinalities))
         return grid.expand(-1, *q.batch_shape, -1)

@@ -32,11 +32,11 @@ def bits(copies: int) -> tuple[Program, Program]:
     return model, guide
 
 
-@pytest.mark.parametrize("name", catlog.ESTIMATORS)
+@pytest.mark.parametrize("name", catlog.estimators.ESTIMATORS)
 def test_estimators_are_unbiased_or_refused(name: str) -> None:
     """By z-tests at 1e-6 for the three derivatives together."""
     torch.manual_seed(0)  # of estimators with a network
-    estimator = catlog.ESTIMATORS[name]()
+    estimator = catlog.estimators.ESTIMATORS[name]()
     if not estimator.unbiased or estimator.target != "expectation":
         with pytest.raises(ValueError, match=rf"must be unbiased.*{name}"):
             catlog.pyro.ELBO(estimator)

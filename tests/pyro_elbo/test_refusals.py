@@ -229,13 +229,13 @@ def test_what_is_no_estimator(value: object) -> None:
     refused(model, guide, "site 'z'", error=TypeError)
 
 
-@pytest.mark.parametrize("estimator", [catlog.GumbelSoftmax(), catlog.VIMCO(2)], ids=str)
+@pytest.mark.parametrize("estimator", [catlog.GumbelSoftmax(), catlog.estimators.VIMCO(2)], ids=str)
 def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
     with pytest.raises(ValueError, match=r"must be unbiased.*Use IndeCateR, SCateR or RLOO"):
         catlog.pyro.ELBO(estimator)
 
 
-@pytest.mark.parametrize("estimator", [catlog.MuProp(2), catlog.REBAR(2)], ids=str)
+@pytest.mark.parametrize("estimator", [catlog.estimators.MuProp(2), catlog.REBAR(2)], ids=str)
 def test_estimators_that_evaluate_f_between_the_categories(estimator: catlog.Estimator) -> None:
     name = type(estimator).__name__
     refused(bit, bit, name, "['x']", "in their support", "IndeCateR", estimator=estimator)

@@ -14,7 +14,7 @@ from catlog.testing.settings import supports
 from support.laws import KINDS
 
 LAWS = KINDS | {
-    "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])
+    "mixed": lambda logits: catlog.distributions.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])
 }
 BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
 

@@ -140,14 +140,14 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
     law = view(q)
     if isinstance(E, catlog.SCateR):
         return interventions(E, structure(law))
-    if isinstance(E, catlog.RAM):
+    if isinstance(E, catlog.estimators.RAM):
         return gumbel_noise(structure(law))
-    if isinstance(E, catlog.UnorderedSet):
+    if isinstance(E, catlog.estimators.UnorderedSet):
         return without_replacement(points, probs, E.samples)
-    if isinstance(E, catlog.SumAndSample):
+    if isinstance(E, catlog.estimators.SumAndSample):
         members, _ = beam_search(law, E.top)
         return outside(q, members[: E.top], points, probs, E.samples)
-    if isinstance(E, catlog.MAPO):
+    if isinstance(E, catlog.estimators.MAPO):
         return outside(q, law.index(points).flip(0)[::2][: E.size], points, probs, E.samples)
     assert E.randomness == ("x",), f"the sampler of {type(E).__name__} is not known here"
     return independent_draws(points, probs, E.rows(q))
@@ -164,12 +164,12 @@ def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
         sizes = [len(size) for _, size in cells(ordered)]
         deck = 1 if E.variables is None else len(sizes)
         return deck * prod(sizes[i] for _, i in entries(E, ordered)[1])
-    if isinstance(E, catlog.RAM):
+    if isinstance(E, catlog.estimators.RAM):
         if max(ordered.cardinalities) > 3:
             return inf
         return prod(len(size) for _, size in gumbel_races(ordered))
-    if isinstance(E, catlog.UnorderedSet):
+    if isinstance(E, catlog.estimators.UnorderedSet):
         return perm(points, E.samples)
-    members = E.top if isinstance(E, catlog.SumAndSample) else 0
-    members = min(E.size, (points + 1) // 2) if isinstance(E, catlog.MAPO) else members
+    members = E.top if isinstance(E, catlog.estimators.SumAndSample) else 0
+    members = min(E.size, (points + 1) // 2) if isinstance(E, catlog.estimators.MAPO) else members
     return max(0, points - members) ** E.rows(q)

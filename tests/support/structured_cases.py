@@ -93,7 +93,7 @@ def subset(
     return StructuredCase(
         name,
         normals(d),
-        lambda theta: catlog.Subset(theta, k, kept if mask else None),
+        lambda theta: catlog.distributions.Subset(theta, k, kept if mask else None),
         points,
         lambda theta: (points * theta).sum(-1).log_softmax(0),
         has_copies,
@@ -105,7 +105,7 @@ def subset_by_logits(name: str, d: int, k: int, mask: tuple[int, ...]) -> Struct
     case = subset(name, d, k, mask)
     is_masked = torch.tensor([i in mask for i in range(d)])
     return replace(
-        case, distribution=lambda theta: catlog.Subset(theta.masked_fill(is_masked, -torch.inf), k)
+        case, distribution=lambda theta: catlog.distributions.Subset(theta.masked_fill(is_masked, -torch.inf), k)
     )
 
 
@@ -121,7 +121,7 @@ def ranking(name: str, d: int, k: int, mask: tuple[int, ...] = ()) -> Structured
     return StructuredCase(
         name,
         normals(d, seed=1),
-        lambda theta: catlog.PlackettLuce(theta, k, kept if mask else None),
+        lambda theta: catlog.distributions.PlackettLuce(theta, k, kept if mask else None),
         torch.tensor(points),
         lambda theta: torch.stack([log_prob(theta, point) for point in points]),
         has_copies=len(points) < 10,
@@ -170,7 +170,7 @@ def crf(
 
     def distribution(theta: Tensor) -> Distribution:
         unary, tables = parts(theta)
-        return catlog.LinearChainCRF(unary + evidence.to(theta), tables + rule.to(theta))
+        return catlog.distributions.LinearChainCRF(unary + evidence.to(theta), tables + rule.to(theta))
 
     theta = normals(steps * k + prod(shape), seed=2)
     few = len(points) < 5 and k == 2
@@ -200,7 +200,7 @@ def chain(name: str, k: int, length: int, emission: int = 0) -> StructuredCase:
 
     def distribution(theta: Tensor) -> Distribution:
         initial, step, seen = parts(theta)
-        return catlog.MarkovChain(initial, step, length=length, emission=seen)
+        return catlog.distributions.MarkovChain(initial, step, length=length, emission=seen)
 
     few = len(points) < 5
     return StructuredCase(name, normals(sum(sizes)), distribution, points, log_probs, few)
@@ -213,7 +213,7 @@ def block_network(theta: Tensor) -> Distribution:
         "root": Node([], theta[..., 12:15]),
         "lonely": Node([], theta[..., 15:]),
     }
-    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
 def block_log_probs(theta: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def network_of_networks(theta: Tensor) -> Distribution:
         "b": Node(["a"], theta[..., :6].unflatten(-1, (2, 3))),
         "c": Node(["a", "b"], network, cardinality=2),
     }
-    return catlog.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
 
 
 def log_probs_of_networks(theta: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def known_environment(theta: Tensor) -> Distribution:
         "weather": Node([], WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2), fixed=True),
         "choice": Node(["weather"], theta.unflatten(-1, (2, 3))),
     }
-    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
 def environment_log_probs(theta: Tensor) -> Tensor:
@@ -268,7 +268,7 @@ def choices(theta: Tensor, fixed: bool = True) -> Distribution:
         "weather": Node(["choice"], weather, fixed=fixed),
         "next": Node(["weather"], theta[..., 2:].unflatten(-1, (3, 2))),
     }
-    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
 def log_probs_of_choices(theta: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ def sequence(
     return StructuredCase(
         f"{name}, {form}",
         normals(network.parameters, seed=3),
-        lambda theta: catlog.Autoregressive(
+        lambda theta: catlog.distributions.Autoregressive(
             network(theta, sizes, form),
             sizes,
             theta.shape[:-1],
@@ -562,7 +562,7 @@ def mixtures() -> Iterator[StructuredCase]:
         "mixture of different cardinalities",
         (2, 2, 3),
         every(3, 2),
-        lambda logits: catlog.Categoricals(logits, (3, 2)),
+        lambda logits: catlog.distributions.Categoricals(logits, (3, 2)),
         lambda logits: softmax_of(3, 2)(shorter(logits)),
     )
 

@@ -52,8 +52,8 @@ class Addition(Settings):
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 10}),
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "draws": "latin"}),
-        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "draws": "latin"}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "sampling": "latin"}),
+        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "sampling": "latin"}),
         "RLOO-F": ("RLOO", {}),
         "RLOO-S": ("RLOO", {"samples": 10}),
     }

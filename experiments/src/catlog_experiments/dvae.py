@@ -70,8 +70,8 @@ class DVAE(Settings):
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
         "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
-        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "draws": "latin"}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "sampling": "latin"}),
+        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "sampling": "latin"}),
         "RLOO-F": ("RLOO", {"samples": 800}),
         "RLOO-S": ("RLOO", {"samples": 2}),
         "GS-F": ("GumbelSoftmax", {"samples": 800, "hard": True, "temperature": 1.0}),

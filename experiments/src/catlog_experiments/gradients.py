@@ -38,7 +38,7 @@ class Gradients(Settings):
     length: ClassVar[str] = "repeats"
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 1}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "sampling": "latin"}),
         "REINFORCE": ("Reinforce", {"samples": 1000}),
         "RLOO": ("RLOO", {"samples": 1000}),
         "GS": ("GumbelSoftmax", {"samples": 1000, "hard": True, "temperature": 1.0}),

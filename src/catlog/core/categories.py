@@ -1,18 +1,105 @@
-"""Probabilities of categories, and derivatives in their logits."""
+"""Categories as tensors: their numbers, their probabilities, derivatives in their logits."""
+
+from collections.abc import Sequence
+from enum import StrEnum
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
+
+from .tracing import inside_functorch
 
 IMPOSSIBLE = -1e30  # in place of -inf where it is multiplied: 0 times it is 0
 
 
-def at_least_float32(values: Tensor) -> Tensor:
-    """Return ``values``, converted to float32 if they are of fewer bits.
+class Kind(StrEnum):
+    """The kinds of distribution. The first three are also the forms in which f sees points."""
+
+    BITS = "bits"  # Bernoulli: floats 0 and 1
+    INDEX = "index"  # Categorical: integers
+    ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
+    MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
+    COUNTS = "counts"  # Poisson, Binomial, Geometric, NegativeBinomial
+    STRUCTURED = "structured"  # Autoregressive, MarkovChain, Subset, ...: dependent variables
+
+
+def integers(values: Sequence[int], device: torch.device) -> Int64[Tensor, " count"]:
+    """Return the values as a tensor, without a copy from the host to a GPU.
+
+    Such a copy waits for the GPU, and a CUDA graph cannot capture it. So runs of equal values, and
+    of values that count upwards, are made where they are needed.
+
+    >>> integers([3, 3, 3, 0, 1, 2, 7], torch.device("cpu"))
+    tensor([3, 3, 3, 0, 1, 2, 7])
+    """
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=torch.int64)
+    runs = [
+        torch.arange(first, first + count, device=device)
+        if step
+        else torch.full((count,), first, dtype=torch.int64, device=device)
+        for first, step, count in _runs(values)
+    ]
+    return torch.cat(runs) if runs else torch.zeros(0, dtype=torch.int64, device=device)
+
+
+def _runs(values: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (first value, step, length) of the runs in which all steps are 0, or all are 1.
+
+    >>> _runs([3, 3, 3, 0, 1, 2, 7])
+    [(3, 0, 3), (0, 1, 3), (7, 0, 1)]
+    """
+    runs: list[tuple[int, int, int]] = []
+    for value in values:
+        if runs:
+            first, step, count = runs[-1]
+            if count == 1 and value - first in (0, 1):
+                runs[-1] = (first, value - first, 2)
+                continue
+            if count > 1 and value == first + step * count:
+                runs[-1] = (first, step, count + 1)
+                continue
+        runs.append((value, 0, 1))
+    return runs
+
+
+def inverse_cdf(probs: Tensor, u: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Return the category whose interval of the CDF contains u.
+
+    It is never an impossible one, even for u = 1. ``probs`` has the categories last; the dimensions
+    before them and those of ``u`` broadcast.
+    """
+    if probs.shape[-1] == 2:
+        first, second = probs.unbind(-1)
+        return (u >= torch.where(first + second > first, first, torch.inf)).to(dtype)
+    cdf = probs.cumsum(-1)
+    steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
+    return (u.unsqueeze(-1) >= steps).sum(-1, dtype=dtype)
+
+
+def as_index(variables: tuple[int, ...]) -> slice | list[int]:
+    """Return an index for these variables: a slice, if possible, saves a copy and a GPU sync."""
+    first, count = variables[0], len(variables)
+    if variables == tuple(range(first, first + count)):
+        return slice(first, first + count)
+    return list(variables)
+
+
+def one_hots(
+    index: Int64[Tensor, "*lead"], k: int, dtype: torch.dtype
+) -> Shaped[Tensor, "*lead k"]:
+    """Return one-hot vectors. Unlike torch's ``one_hot``, ``vmap`` maps it."""
+    zeros = torch.zeros(index.shape + (k,), dtype=dtype, device=index.device)
+    put = zeros.scatter if inside_functorch() else zeros.scatter_
+    return put(-1, index.long().unsqueeze(-1), 1)
+
+
+def widened(values: Tensor) -> Tensor:
+    """Return ``values``, converted to float32 if they are floats of fewer bits.
 
     bfloat16 has too few different uniforms to reach all of many categories.
     """
-    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
 def safe_log(probs: Tensor) -> Tensor:

@@ -4,10 +4,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..distributions.ordered import Ordered
-from ..distributions.output_dimensions import WithOutputDimensions
-from ..estimator import Kind
+from .categories import Kind
 from .factors import Factors
+from .ordered import Ordered, WithOutputDimensions
 
 
 class DependentFactors(Factors):

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..distributions.counts import Counts
-from ..estimator import Kind
-from ..tracing import inside_functorch
+from .categories import Kind
+from .checks import check_count
 from .dependent import DependentFactors
 from .evaluator import Evaluator, Function
 from .factors import Bits, Factors, IndependentFactors, OneHots
 from .randomness import Randomness
 from .settings import check_setting, label
+from .tracing import inside_functorch
 from .view import view
 
 Q = TypeVar("Q", bound=Factors)
@@ -142,15 +143,14 @@ class Estimator(Generic[Q]):
 
     def check_settings(self, settings: dict[str, object]) -> None:
         """Raise unless all settings are what their annotations say."""
-        kinds = _annotations(type(self))
+        owner, kinds = type(self).__name__, _annotations(type(self))
         for name, value in settings.items():
-            hint = self.too_few if name == "samples" else ""
-            check_setting(type(self).__name__, name, value, kinds[name], hint)
-            if name == "samples" and value < self.least_samples:  # type: ignore[operator]
-                raise ValueError(
-                    f"{type(self).__name__}: `samples` must be at least {self.least_samples}, but "
-                    f"{value} was given. {self.too_few}"
-                )
+            if name == "samples":
+                hint = self.too_few
+                if isinstance(value, float) and hasattr(self, "temperature"):
+                    hint = f"For a temperature write {owner}(temperature={value})."
+                check_count(owner, name, value, self.least_samples, hint=hint)
+            check_setting(owner, name, value, kinds[name])
 
     def estimate(self, f: Evaluator, q: Q, draw: Randomness) -> Estimate:
         """Return the value of the estimate, and a surrogate that has its gradient.

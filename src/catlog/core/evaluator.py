@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..tracing import can_inspect, in_inference_mode, inside_functorch
 from .abilities import has_mean, has_touches
 from .factors import Factors
 from .neighbours import Neighbours, Slots, Table
+from .tracing import can_inspect, in_inference_mode, inside_functorch
 
 Function = Callable[[Tensor], Tensor]
 
@@ -207,12 +207,18 @@ class Evaluator:
     def _values(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         q = self.q
         seen = q.seen(x)
-        fx: object = self.f(seen)
+        fx: object = self._called(seen)
         expected = x.shape[:1] + q.seen_batch
         if not isinstance(fx, Tensor):
             raise TypeError(
                 f"f must return a tensor of shape {self._shape(expected)}, but it returned "
-                f"{type(fx).__name__}."
+                f"{type(fx).__name__}. If these are the values, wrap them: torch.as_tensor(values, "
+                f"dtype={q.real}, device={str(x.device)!r})."
+            )
+        if fx.layout != torch.strided:
+            raise TypeError(
+                f"f must return a dense tensor, but it returned {fx.layout}: end it with "
+                "`.to_dense()`."
             )
         if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
             raise ValueError(self._wrong_shape(fx, tuple(seen.shape), expected))
@@ -234,6 +240,22 @@ class Evaluator:
             return fx.float()
         # f may return the same memory at its next call, as simulators do.
         return fx if fx.requires_grad else fx.clone()
+
+    def _called(self, x: Tensor) -> object:
+        """Return f(x); an error of f gets a note on what x was."""
+        if torch.compiler.is_compiling():  # which breaks its graph behind a `try`
+            return self.f(x)
+        try:
+            return self.f(x)
+        except Exception as error:
+            note = (
+                f"f was called with x of shape {tuple(x.shape)} ([n, *batch, *event]) and dtype "
+                f"{x.dtype} on {x.device}, as q draws it."
+            )
+            if "dtype" in str(error) or "scalar type" in str(error):
+                note += " If f needs another dtype, convert x in f, or the parameters of q before."
+            error.add_note(note)
+            raise
 
     def check_finite(self, values: Tensor, claim: str) -> None:
         """Raise if a value is NaN or infinite, where Python may look."""

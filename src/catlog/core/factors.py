@@ -10,13 +10,9 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid, softplus
 
-from ..distributions.categoricals import Categoricals
-from ..distributions.inverse_cdf import inverse_cdf
-from ..distributions.ordered import IndependentBlocks, Ordered
-from ..distributions.point_form import one_hots
-from ..estimator import Kind
-from ..tracing import can_inspect, inside_functorch
-from .categories import at_least_float32, centred, safe_log, times_jacobian
+from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
+from .ordered import IndependentBlocks, Ordered
+from .tracing import can_inspect, inside_functorch
 
 T = TypeVar("T")
 Weight = float | Tensor
@@ -179,9 +175,9 @@ class IndependentFactors(Factors):
         if form == "unknown":
             self.given_logits = self._by_variable(unclamped_logits(base))
         elif form == "logits":
-            self.given_logits = self._by_variable(at_least_float32(base.logits))
+            self.given_logits = self._by_variable(widened(base.logits))
         else:
-            self.given_probs = self._by_variable(at_least_float32(base.probs))
+            self.given_probs = self._by_variable(widened(base.probs))
         table = self.table
         self.real = table.dtype
         self.device = table.device
@@ -571,11 +567,18 @@ class Bits(RelaxableFactors):
         return x + self.shaped(mean).to(self.dtype)
 
 
+def base_distribution(q: Distribution) -> Distribution:
+    """Return the distribution inside all ``Independent``."""
+    while isinstance(q, Independent):
+        q = q.base_dist
+    return q
+
+
+# What estimators read as independent variables; catlog.distributions.Categoricals adds itself.
 READERS: dict[type, type[IndependentFactors]] = {
     Bernoulli: Bits,
     Categorical: IndependentFactors,
     OneHotCategorical: OneHots,
-    Categoricals: IndependentFactors,
 }
 
 
@@ -627,7 +630,7 @@ def unclamped_logits(q: Any) -> Tensor:
     categories possible, and give categories below the clamp no gradient. There, they are computed
     from the probabilities.
     """
-    probs, logits = at_least_float32(q.probs), at_least_float32(q.logits)
+    probs, logits = widened(q.probs), widened(q.logits)
     eps = torch.finfo(given_dtype(q)).eps  # what torch clamps to
     lowest = log(eps) * (1 + 4 * eps)
     if isinstance(q, Bernoulli):

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..distributions.integers import integers
-from ..tracing import can_inspect
 from .abilities import has_table
+from .categories import integers
 from .factors import Bits, IndependentFactors
+from .tracing import can_inspect
 
 if TYPE_CHECKING:
     from .evaluator import Evaluator

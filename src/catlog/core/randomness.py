@@ -1,20 +1,20 @@
 """Where a call takes its randomness from: a generator, or what the caller provides."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
-from ..checks import check_count, check_device, check_generator
-from ..distributions.integers import integers
-from ..distributions.inverse_cdf import inverse_cdf
-from ..estimator import Kind
-from ..sampling.draw import _permutations
-from ..tracing import can_inspect
+from .categories import Kind, integers, inverse_cdf
+from .checks import check_count, check_device, check_generator
 from .factors import Bits, Factors
+from .tracing import can_inspect
 
 Sampling = Literal["independent", "antithetic", "latin"]
+MOST_COUNTED, MOST_INSERTED = 8, 128  # keys; more of them take longer than sorting
 
 
 class Randomness:
@@ -103,11 +103,15 @@ class Randomness:
             return self._rand(shape)
         return self._given(shape, batch_from, closed)
 
+    def given(self, n: int) -> Tensor | None:
+        """Return the points given, as they are; None where a method should make n points itself."""
+        self.taken.append(("points", (n, *self.q.batch_shape, *self.q.event_shape)))
+        return self.x
+
     def given_points(self, n: int) -> Tensor | None:
         """Return the points given, checked; None where a method should make n points itself."""
-        q = self.q
-        self.taken.append(("points", (n, *q.batch_shape, *q.event_shape)))
-        return None if self.x is None else checked_points(q, self.x, 1, self.least, self.hint)
+        x = self.given(n)
+        return None if x is None else checked_points(self.q, x, 1, self.least, self.hint)
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -149,7 +153,7 @@ class Randomness:
         self.taken.append(("variables", (n, *q.batch_shape, m)))
         if self.noise is not None:
             return self._given_variables(n, m)
-        deck = _rand((*q.batch_shape, q.d), None, q.device, self.generator).argsort(-1)
+        deck = rand((*q.batch_shape, q.d), None, q.device, self.generator).argsort(-1)
         turn = torch.arange(n * m, device=deck.device) % q.d
         return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 
@@ -159,7 +163,7 @@ class Randomness:
         if self.noise is not None:
             return float(self._given((), None, False))
         device = torch.device("cpu") if self.generator is None else self.generator.device
-        return float(_rand((), None, device, self.generator))
+        return float(rand((), None, device, self.generator))
 
     def check_used(self, owner: str) -> None:
         """Raise if something was given that the call did not use."""
@@ -177,8 +181,8 @@ class Randomness:
     def _listing(self) -> str:
         return ", ".join(f"{name} {shape}" for name, shape in self.taken if name != "points")
 
-    def _rand(self, shape: tuple[int, ...]) -> Tensor:
-        return _rand(shape, self.q.real, self.q.device, self.generator)
+    def rand(self, shape: tuple[int, ...]) -> Tensor:
+        return rand(shape, self.q.real, self.q.device, self.generator)
 
     def _dependent(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Tensor:
         if sampling == "antithetic":
@@ -241,16 +245,16 @@ class Randomness:
         return value.detach().reshape(shape)
 
 
-def _rand(
-    shape: tuple[int, ...],
+def rand(
+    shape: Sequence[int],
     dtype: torch.dtype | None,
     device: torch.device,
     generator: torch.Generator | None,
 ) -> Tensor:
     """Return uniforms; torch.compile rejects ``generator=None`` beside a symbolic size."""
     if generator is None:
-        return torch.rand(shape, dtype=dtype, device=device)
-    return torch.rand(shape, dtype=dtype, device=device, generator=generator)
+        return torch.rand(tuple(shape), dtype=dtype, device=device)
+    return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
 
 
 def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Tensor:
@@ -297,3 +301,56 @@ def _refuse_form(q: Factors) -> NoReturn:
         Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
     }.get(q.kind, "whole numbers, as q.sample() gives them")
     raise ValueError(f"x must hold {form}, but others were given.")
+
+
+def _permutations(keys: Float[Tensor, "n *shape"]) -> Int[Tensor, "n *shape"]:
+    """Return a random order of 0, ..., n - 1 for every element, made from uniforms.
+
+    Few keys are ranked by counting, which is faster than sorting and, compiled, fuses with later
+    operations. Two equal keys would share a rank, but two uniforms are equal with a probability of
+    about their rounding error. On a CPU, some more of them are inserted one by one.
+    """
+    if len(keys) <= MOST_COUNTED:
+        return (keys < keys.unsqueeze(1)).sum(1, dtype=torch.int16)  # int64 takes twice as long
+    is_eager = keys.device.type == "cpu" and not torch.compiler.is_compiling()
+    return _insertions(keys) if is_eager and len(keys) <= MOST_INSERTED else keys.argsort(0)
+
+
+def _insertions(keys: Float[Tensor, "n *shape"]) -> Int16[Tensor, "n *shape"]:
+    """Return a random order: the i-th of n takes a uniform rank among the first i, and the ranks
+    from there on move up by one.
+
+    >>> _insertions(torch.tensor([0.9, 0.1, 0.5])).tolist()  # ranks 0; then 1, 0; then 2, 0, 1
+    [2, 0, 1]
+    """
+    sizes = torch.arange(1, len(keys) + 1, device=keys.device)
+    inserted = (keys * sizes.view(-1, *[1] * (keys.dim() - 1))).to(torch.int16)
+    ranks = inserted.clone()
+    for i in range(1, len(keys)):
+        ranks[:i] += ranks[:i] >= inserted[i]
+    return ranks
+
+
+@contextmanager
+def seeded_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Seed torch's global generators from ``generator`` (None: do not), and restore them after.
+
+    This is for the samplers of torch.distributions, which take no generator.
+    """
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    devices = [generator.device] if generator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def exponentials(like: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """Return standard exponential noise, of the shape, dtype and device of ``like``.
+
+    It is drawn as ``torch.nn.functional.gumbel_softmax`` draws it, so both use a seed alike.
+    """
+    noise = torch.empty_like(like, memory_format=torch.legacy_contiguous_format)
+    return noise.exponential_() if generator is None else noise.exponential_(generator=generator)

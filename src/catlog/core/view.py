@@ -4,39 +4,46 @@ from torch.distributions import Distribution, Independent
 
 from ..distributions.counts import counts
 from ..distributions.foreign import converted
-from ..distributions.ordered import Ordered
-from ..estimator import Kind
+from .categories import Kind
+from .checks import check_outputs
 from .dependent import DependentFactors
 from .factors import Factors, RelaxableFactors, independent
+from .ordered import Ordered
 
 COUNTS = frozenset({Kind.COUNTS})
+ANY = frozenset(Kind) - COUNTS
 
 
 def view(
-    q: Distribution, outputs: int, supports: frozenset[Kind], owner: str, instead: str = ""
+    q: Distribution,
+    outputs: int = 0,
+    supports: frozenset[Kind] = ANY,
+    owner: str = "it",
+    instead: str = "",
 ) -> Factors:
     """Return q as factors, or raise an error that says which distributions ``owner`` takes."""
-    if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 0:
-        raise ValueError(
-            "outputs must be the number of output dimensions of f, an integer of at least 0, but "
-            f"{outputs!r} was given. If f returns [n, *batch, 3], pass outputs=1."
-        )
+    check_outputs(outputs)
     if supports == COUNTS:
-        return counts(q, outputs=outputs)
+        return counts(q, outputs)
     known = converted(q)
     if isinstance(known, Ordered):
         factors: Factors | None = DependentFactors(known, outputs)
     else:
         factors = independent(known, outputs)
+    if factors is None and not isinstance(q, Distribution | type) and callable(q):
+        raise TypeError(
+            f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "
+            "E(f, q): the function comes first, then the distribution."
+        )
     if factors is None:
         raise TypeError(
             f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
             "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
-            "each alone or inside Independent(..., dims), and catlog.Categoricals; and, for "
+            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; and, for "
             "estimators of dependent variables, those of catlog.distributions (MarkovChain, "
-            "Autoregressive, Subset, ...). For counts (Poisson, ...) use catlog.CountDifferences, "
+            "Autoregressive, Subset, ...). For counts (Poisson, ...) use catlog.estimators.CountDifferences, "
             "or catlog.distributions.truncated(q). For other types there is "
-            "catlog.register_distribution."
+            "catlog.distributions.register_distribution."
         )
     if factors.kind not in supports:
         raise TypeError(_why_not(q, factors, supports, owner, instead))

@@ -10,8 +10,9 @@ from numbers import Real
 
 from torch import Tensor
 
-from ..checks import check_count
-from ..estimator import Estimator, Function
+from ..core.checks import check_count
+from ..core.estimator import Estimator
+from ..core.evaluator import Function
 from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved

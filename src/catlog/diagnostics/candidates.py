@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ..estimator import Estimator, Kind
+from ..core.categories import Kind
+from ..core.estimator import Estimator
 from ..estimators import (
     ARMS,
     BBVI,
@@ -77,25 +78,25 @@ NOT_FIXED = "it needs an f that never changes between steps; fixed=True says tha
 # GumbelSoftmax without `hard` is not among them: it trains the parameters of f at relaxed points.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RLOO()),
-    Candidate(ReinMax(draws="latin"), _is_relaxable),
+    Candidate(ReinMax(sampling="latin"), _is_relaxable),
     Candidate(SlopeCateR()),
     Candidate(SlopeCateR(every=4)),
-    Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
-    Candidate(GumbelSoftmax(temperature=1.0, hard=True, draws="latin"), _is_relaxable),
-    Candidate(IndeCateR(draws="latin")),
+    Candidate(IndeCateR(sampling="latin", variables=1), _more_variables_than(1)),
+    Candidate(GumbelSoftmax(temperature=1.0, hard=True, sampling="latin"), _is_relaxable),
+    Candidate(IndeCateR(sampling="latin")),
     Candidate(Exact()),
     Candidate(DoubleCV(), coefficients=("alpha",)),
-    Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
+    Candidate(IndeCateR(sampling="latin", variables=4), _more_variables_than(4)),
     Candidate(CritiCateR(), expensive=True),
     Candidate(ARMS()),
     Candidate(RAM(), _is_structured),
     Candidate(LEG(), _is_structured),
     Candidate(BBVI()),
     Candidate(MemoryCateR(), _is_fixed, expensive=True, warm_up=8, otherwise=NOT_FIXED),
-    Candidate(StraightThrough(draws="latin")),
+    Candidate(StraightThrough(sampling="latin")),
     Candidate(MuProp(), _is_relaxable),
-    Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
-    Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
-    Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
-    Candidate(DARN(draws="latin"), _is_relaxable),
+    Candidate(IndeCateR(sampling="latin", variables=1, control="none"), _black_box_larger_than(1)),
+    Candidate(IndeCateR(sampling="latin", variables=4, control="none"), _black_box_larger_than(4)),
+    Candidate(IndeCateR(sampling="latin", per_variable=True), lambda structure: structure.d > 1),
+    Candidate(DARN(sampling="latin"), _is_relaxable),
 )

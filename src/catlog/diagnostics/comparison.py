@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..estimator import Estimator
+from ..core.estimator import Estimator
 
 REFERENCES = {
     "exact": "Bias against the exact gradient",

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution
 
+from ..core.factors import Factors
 from ..distributions.categoricals import Categoricals
-from ..distributions.factors import Factors
 from .gradient_samples import DistributionLike, GradientSampler
 from .gradients import normal_like
 from .rebuilding import parameter_of, rebuilt, with_parameter

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from ..estimator import Kind
+from ..core.categories import Kind
 from .scoring import Scoring
 from .structure import Structure
 from .trials import Trial

@@ -9,11 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_function
+from ..core.checks import check_function
+from ..core.estimator import Estimator
+from ..core.evaluator import Function
+from ..core.ordered import Ordered
 from ..distributions.conditionals import view
 from ..distributions.foreign import converted
-from ..distributions.ordered import Ordered
-from ..estimator import Estimator, Function
 from ..estimators import Exact
 from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..estimator import Estimator
+from ..core.estimator import Estimator
 from ..estimators import SlopeCateR
 
 Result = TypeVar("Result")

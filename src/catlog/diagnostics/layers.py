@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_count
-from ..estimator import Estimator
+from ..core.checks import check_count
+from ..core.estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
 from .gradient_samples import Clock, timed

@@ -10,8 +10,10 @@ from statistics import NormalDist, median
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, readable
-from ..estimator import Estimator, Function, label
+from ..core.checks import check_count, readable
+from ..core.estimator import Estimator
+from ..core.evaluator import Function
+from ..core.settings import label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler

@@ -3,11 +3,11 @@
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
+from ..core.categories import Kind
+from ..core.factors import base_distribution, given_form, was_clamped
+from ..core.ordered import Ordered
 from ..distributions.categoricals import Categoricals
 from ..distributions.conditionals import view
-from ..distributions.factors import base_distribution, given_form, was_clamped
-from ..distributions.ordered import Ordered
-from ..estimator import Kind
 
 
 def kind_of(q: Distribution) -> Kind:

@@ -5,7 +5,7 @@ from math import ceil, inf, sqrt
 
 import torch
 
-from ..estimator import Estimator
+from ..core.estimator import Estimator
 from ..estimators import RLOO
 from . import pilot_settings as settings
 from .kinds_of_calls import mean_over_kinds

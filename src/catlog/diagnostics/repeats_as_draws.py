@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..estimator import Function
+from ..core.evaluator import Function
 
 
 class RepeatsAsDraws:

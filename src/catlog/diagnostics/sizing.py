@@ -10,8 +10,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ..checks import readable
-from ..estimator import RELAXABLE, Estimator, Kind
+from ..core.categories import Kind
+from ..core.checks import readable
+from ..core.estimator import Estimator
+from ..estimator import RELAXABLE
 
 MOST_REASONS = 3  # in the message of an error
 Cost = Callable[[Estimator], int]

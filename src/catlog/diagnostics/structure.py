@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..distributions.factors import Factors
-from ..estimator import RELAXABLE, Function, Kind
+from ..core.categories import Kind
+from ..core.evaluator import Function
+from ..core.factors import Factors
+from ..estimator import RELAXABLE
 from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw

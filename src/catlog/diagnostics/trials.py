@@ -8,7 +8,8 @@ from statistics import median
 
 from torch import Tensor, nn
 
-from ..estimator import Estimator, label
+from ..core.estimator import Estimator
+from ..core.settings import label
 from ..estimators import IndeCateR
 from . import pilot_settings as settings
 from .candidates import Candidate

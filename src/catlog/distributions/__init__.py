@@ -1,5 +1,6 @@
 """The distributions that q may be, and the views through which estimators read it."""
 
+from ..core.ordered import Ordered
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
@@ -9,7 +10,6 @@ from .linear_chain_crf import LinearChainCRF
 from .markov_chain import MarkovChain
 from .mixture import MixtureOfProducts, component_first
 from .multinomial import MultinomialCounts
-from .ordered import Ordered
 from .plackett_luce import PlackettLuce, gumbel_top_k
 from .prompted import Prompted, left_padded
 from .subset import Subset

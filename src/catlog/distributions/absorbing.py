@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from ..tracing import can_inspect
+from ..core.tracing import can_inspect
 
 
 def ended_before(x: Int64[Tensor, "*lead d"], end: int) -> Bool[Tensor, "*lead d"]:
@@ -66,8 +65,3 @@ class Running:
         state = rows_of_state(self.state, slot[runs])
         slot = torch.where(runs, runs.cumsum(0) - 1, -1)
         return Running(state, slot, int(runs.sum()))
-
-
-def rows_of_state(state: Any, rows: Int64[Tensor, "selected"]) -> Any:
-    """Return the given rows of every tensor of a state."""
-    return tree_map(lambda tensor: tensor.index_select(0, rows), state)

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..checks import broadcasts, check_count, check_positive
-from ..tracing import can_inspect, inside_functorch
+from ..core.checks import broadcasts, check_count, check_positive
+from ..core.ordered import Ordered, Points, Previous, as_batch_shape, check_logits, dtype_and_device
+from ..core.tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
 from .network_checks import (
     changed_later,
@@ -21,14 +22,6 @@ from .network_checks import (
     check_network,
     check_steps,
     rounding,
-)
-from .ordered import (
-    Ordered,
-    Points,
-    Previous,
-    as_batch_shape,
-    check_logits,
-    dtype_and_device,
 )
 
 

@@ -8,15 +8,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..checks import check_count
-from ..tracing import constant_result
+from ..core.categories import widened
+from ..core.checks import check_count
+from ..core.ordered import Ordered, as_batch_shape, dtype_and_device
+from ..core.tracing import constant_result
 from .markov_chain import lookup
-from .ordered import Ordered, as_batch_shape, dtype_and_device, widened
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a :class:`catlog.BayesianNetwork`: a variable, or variables that share parents.
+    """A node of a :class:`catlog.distributions.BayesianNetwork`: a variable, or variables that share parents.
 
     The variables of a node are independent given the parents.
 

@@ -1,4 +1,4 @@
-"""How many of the remaining bits are 1: the table behind :class:`catlog.Subset`, in log space.
+"""How many of the remaining bits are 1: the table behind :class:`catlog.distributions.Subset`, in log space.
 
 Independent bits with log-probabilities ``on`` (of 1) and ``off`` (of 0), ``[d, *batch]``, have
 

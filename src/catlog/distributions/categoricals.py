@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
-from ..checks import check_is_tensor
-from .integers import integers
-from .ordered import Ordered, entropy_of, widened
+from ..core.categories import integers, widened
+from ..core.checks import check_is_tensor
+from ..core.factors import READERS, IndependentFactors
+from ..core.ordered import Ordered, entropy_of
 
 
 class Categoricals(Distribution):
@@ -122,6 +123,9 @@ class Categoricals(Distribution):
 
     def entropy(self) -> Tensor:
         return entropy_of(self.logits, -1).sum(-1)
+
+
+READERS[Categoricals] = IndependentFactors
 
 
 def _sizes(cardinalities: Sequence[int]) -> tuple[int, ...]:

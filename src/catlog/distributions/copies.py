@@ -5,9 +5,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..estimator import Kind
-from .ordered import Ordered
-from .point_form import PointForm
+from ..core.categories import Kind
+from ..core.ordered import Ordered, PointForm
 
 
 class Copies(Ordered):
@@ -19,7 +18,7 @@ class Copies(Ordered):
         base: the distribution, with batch shape ``[*batch, *copies]``.
         dims: the number of dimensions of the copies.
 
-    >>> from catlog import MarkovChain
+    >>> from catlog.distributions import MarkovChain
     >>> q = Copies(MarkovChain(torch.zeros(5, 2), torch.zeros(2, 2), length=3), 1)
     >>> q.batch_shape, len(q.cardinalities), q.form.event_shape
     (torch.Size([]), 15, torch.Size([5, 3]))

@@ -20,10 +20,10 @@ from torch.distributions import (
 )
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_count, check_flag, check_number, check_outputs, check_validate
-from ..tracing import can_inspect
-from .factors import base_distribution, given_form, safe_log
-from .ordered import widened
+from ..core.categories import Kind, safe_log, widened
+from ..core.checks import check_count, check_flag, check_number
+from ..core.factors import Factors, base_distribution, given_form
+from ..core.tracing import can_inspect
 
 MOST_CATEGORIES = 2**16
 
@@ -51,12 +51,13 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class Counts(Factors):
     r"""A distribution over counts :math:`z \in \{0, 1, \dots\}^d` with independent :math:`z_i`.
 
     Attributes:
         parameter: :math:`\theta_i`, the rate (Poisson) or the probability, differentiable.
         family: what is known of the distribution of a single count.
+        distribution: what the user gave.
         batch_shape: of q.
         event_shape: of q.
         dtype: of a point as f sees it.
@@ -64,13 +65,17 @@ class Counts:
         validate: check what comes with q, values of f and points, where Python may look at them.
     """
 
+    kinds = frozenset({Kind.COUNTS})
+    kind = Kind.COUNTS
+
     parameter: Float[Tensor, "*batch d"]
     family: Family
+    distribution: Distribution
     batch_shape: torch.Size
     event_shape: torch.Size
     dtype: torch.dtype
-    outputs: int = 0
-    validate: bool = True
+    outputs: int
+    validate: bool
 
     @property
     def d(self) -> int:
@@ -89,16 +94,15 @@ class Counts:
         return prod(self.batch_shape)
 
 
-def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Counts:
+def counts(q: Distribution, outputs: int = 0) -> Counts:
     """View ``q`` as independent counts, or raise an error that says which distributions can be.
 
     >>> q = Independent(Poisson(torch.tensor([1.0, 3.0])), 1)
     >>> counts(q).d, counts(q).family.weights(torch.zeros(2))
     (2, tensor([1., 1.]))
     """
-    check_validate(validate)
-    check_outputs(outputs)
     base = base_distribution(q)
+    validate = bool(q._validate_args and base._validate_args)
     if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
@@ -129,6 +133,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     return Counts(
         parameter=theta,
         family=FAMILIES[type(base)](theta, size, *logs),
+        distribution=q,
         batch_shape=batch,
         event_shape=q.event_shape,
         dtype=parameter.dtype,
@@ -233,7 +238,7 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
     tensor(4.6676e-05)
     """
     check_count("lost_mass", "categories", categories)
-    return _tails(counts(q, validate=False), categories).sum(-1).clamp(max=1)
+    return _tails(counts(q), categories).sum(-1).clamp(max=1)
 
 
 def _tails(law: Counts, categories: int) -> Float[Tensor, "*batch d"]:
@@ -304,6 +309,6 @@ def _enough(law: Counts, error: float) -> int:
     if not is_enough(MOST_CATEGORIES):
         raise ValueError(
             f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "
-            "Use a larger one, or catlog.CountDifferences, which does not truncate."
+            "Use a larger one, or catlog.estimators.CountDifferences, which does not truncate."
         )
     return sizes[bisect_left(sizes, True, key=is_enough)]

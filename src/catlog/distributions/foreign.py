@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from ..tracing import constant_result
+from ..core.ordered import Ordered
+from ..core.tracing import constant_result
 from .categoricals import Categoricals
 from .copies import Copies
-from .ordered import Ordered
 
 Convert = Callable[[Any], Distribution]
 KNOWN = (Bernoulli, Categorical, OneHotCategorical, Categoricals)

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_is_tensor
-from ..tracing import can_inspect
+from ..core.categories import widened
+from ..core.checks import check_is_tensor
+from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE
 from .markov_chain import MarkovChain, check_tables, serves_every_step
-from .ordered import widened
 
 
 class LinearChainCRF(MarkovChain):

@@ -5,8 +5,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..checks import broadcasts, check_count, check_is_tensor
-from .ordered import Ordered, entropy_of, widened
+from ..core.categories import widened
+from ..core.checks import broadcasts, check_count, check_is_tensor
+from ..core.ordered import Ordered, entropy_of
 
 
 class MarkovChain(Ordered):

@@ -7,12 +7,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
+from ..core.factors import IndependentFactors, independent
+from ..core.ordered import Ordered, PointForm
 from .bayesian_network import BayesianNetwork, Node
 from .bit_counts import IMPOSSIBLE
-from .factors import Factors, factors
 from .foreign import converted, register_distribution
-from .ordered import Ordered
-from .point_form import PointForm
 
 
 class MixtureOfProducts(Ordered):
@@ -32,7 +31,7 @@ class MixtureOfProducts(Ordered):
 
     Args:
         mixture: of Bernoulli, Categorical or OneHotCategorical components, each alone or inside
-            Independent, or of catlog.Categoricals.
+            Independent, or of catlog.distributions.Categoricals.
 
     >>> from torch.distributions import Bernoulli, Categorical, Independent
     >>> components = Independent(Bernoulli(torch.tensor([[0.9, 0.9], [0.1, 0.1]])), 1)
@@ -117,23 +116,34 @@ def component_first(mixture: MixtureSameFamily) -> BayesianNetwork:
 
 
 def _log_weights(mixture: MixtureSameFamily) -> Float[Tensor, "*batch components"]:
-    return factors(mixture.mixture_distribution, validate=False).log_probs.squeeze(-2)
+    return _factors(mixture.mixture_distribution).log_probs.squeeze(-2)
 
 
-def _components(mixture: Any) -> Factors:
+def _components(mixture: Any) -> IndependentFactors:
     if not isinstance(mixture, MixtureSameFamily):
         raise TypeError(
             "mixture: a torch.distributions.MixtureSameFamily is needed, but "
             f"{type(mixture).__name__} was given."
         )
-    components = mixture.component_distribution
-    if isinstance(converted(components), Ordered):
+    components = converted(mixture.component_distribution)
+    if isinstance(components, Ordered):
         raise TypeError(
             "mixture: its components must have independent variables, but those of "
-            f"{type(components).__name__} depend on each other. Use a catlog.BayesianNetwork whose "
+            f"{type(components).__name__} depend on each other. Use a catlog.distributions.BayesianNetwork whose "
             "first node is the component."
         )
-    return factors(components, validate=False)
+    return _factors(components)
+
+
+def _factors(q: Any) -> IndependentFactors:
+    factors = independent(q)
+    if factors is None:
+        raise TypeError(
+            "mixture: its components must be Bernoulli, Categorical or OneHotCategorical, each "
+            "alone or inside Independent, or catlog.distributions.Categoricals, but "
+            f"{type(q).__name__} was given."
+        )
+    return factors
 
 
 register_distribution(MixtureSameFamily, MixtureOfProducts)

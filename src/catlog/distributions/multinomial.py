@@ -6,11 +6,10 @@ from torch import Tensor
 from torch.distributions import Multinomial
 from torch.nn.functional import pad
 
-from ..estimator import Kind
-from .factors import factors
+from ..core.categories import Kind
+from ..core.factors import IndependentFactors
+from ..core.ordered import Ordered, PointForm
 from .foreign import register_distribution
-from .ordered import Ordered
-from .point_form import PointForm
 
 
 class MultinomialCounts(Ordered):
@@ -36,7 +35,7 @@ class MultinomialCounts(Ordered):
     """
 
     def __init__(self, multinomial: Multinomial) -> None:
-        law = factors(multinomial._categorical, validate=False)
+        law = IndependentFactors(multinomial._categorical, multinomial.batch_shape, torch.Size())
         n, k = multinomial.total_count, law.k
         # By log-probabilities: a probability that underflows to zero is small, not impossible.
         possible = (law.log_probs > -torch.inf).squeeze(-2)

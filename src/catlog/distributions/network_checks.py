@@ -8,8 +8,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .integers import integers
-from .ordered import Ordered
+from ..core.categories import integers
+from ..core.ordered import Ordered
 
 if TYPE_CHECKING:
     from .autoregressive import Autoregressive

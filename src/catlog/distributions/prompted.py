@@ -8,13 +8,13 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..checks import check_is_tensor
+from ..core.checks import check_is_tensor
 
 State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead _"]]
 
 
 class Prompted:
-    r"""The network of :class:`catlog.Autoregressive` that completes prompts.
+    r"""The network of :class:`catlog.distributions.Autoregressive` that completes prompts.
 
     .. math:: q(x) = \prod_i p(x_i \mid \text{prompt}, x_1, \dots, x_{i-1})
 
@@ -38,7 +38,7 @@ class Prompted:
 
     >>> def model(tokens, positions, mask, cache):  # likes a token that it has just seen
     ...     return 2.0 * torch.nn.functional.one_hot(tokens, 3), torch.zeros(len(tokens), 0)
-    >>> from catlog import Autoregressive
+    >>> from catlog.distributions import Autoregressive
     >>> prompts, mask = left_padded([[1], [1, 2]])
     >>> q = Autoregressive(Prompted(model, prompts, mask), [3] * 4, end=0)
     >>> q.batch_shape, q.sample((5,)).shape

@@ -8,11 +8,12 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from ..checks import check_count
-from ..tracing import can_inspect
+from ..core.categories import widened
+from ..core.checks import check_count
+from ..core.ordered import Ordered
+from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
-from .ordered import Ordered, widened
 
 TILT_STEPS = 20  # bisections: for logits within +-80 the tilt is known to 3e-4
 
@@ -32,7 +33,7 @@ class Subset(Ordered):
     for which independent bits have k ones on average. Its entries are then moderate, and float32 is
     precise enough.
 
-    Draws by Gumbel top-k have another distribution, :class:`catlog.PlackettLuce`.
+    Draws by Gumbel top-k have another distribution, :class:`catlog.distributions.PlackettLuce`.
 
     Cost: O(d k) per batch element, in d steps.
     Reference: Chen and Liu, "Statistical applications of the Poisson-binomial and conditional

@@ -1,22 +1,20 @@
 """The gradient for counts, from differences of f."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_device, check_generator
-from ..distributions.counts import Counts, counts
-from ..estimator import FromDraws, Function, Kind, attach
-from ..evaluation.evaluate import evaluate, evaluate_chunked
-from ..sampling.randomness import seeded_from
-from ..tracing import can_inspect
+from ..core.checks import check_device
+from ..core.estimator import Estimate, Estimator
+from ..core.evaluator import Evaluator
+from ..core.randomness import Randomness, seeded_from
+from ..core.settings import Count
+from ..core.tracing import can_inspect
+from ..distributions.counts import Counts
 
 
-@dataclass(frozen=True, repr=False)
-class CountDifferences(FromDraws):
+class CountDifferences(Estimator[Counts]):
     r"""The gradient for counts, from the change of f when a count grows (or falls) by one.
 
     For independent counts :math:`z_i` the derivative of :math:`\mathbb{E}[f(z)]` is
@@ -50,7 +48,6 @@ class CountDifferences(FromDraws):
     Args:
         samples: number of draws.
         chunk_size: evaluations of f at once (None: chosen for the device).
-        validate: check f's values for NaN and inf (eager mode only).
 
     >>> rate = torch.tensor([2.0, 5.0], requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Poisson(rate), 1)
@@ -60,74 +57,55 @@ class CountDifferences(FromDraws):
     """
 
     samples: int = 1
-    chunk_size: int | None = None
-    validate: bool = True
+    _: KW_ONLY
+    chunk_size: Count | None = None
 
-    unbiased = True
-    supports = frozenset({Kind.COUNTS})
-    differentiates_f = False
     reference = "Cong et al. 2019"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chunk_size("CountDifferences", self.chunk_size)
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples * (1 + counts(q, validate=False).d)
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = counts(q, outputs=outputs, validate=self.validate)
-        check_generator(generator, law.device)
+    def estimate(self, f: Evaluator, q: Counts, draw: Randomness) -> Estimate:
+        x = draw.given(self.samples)
         if x is None:
-            with torch.no_grad(), seeded_from(generator):
-                x = q.sample((self.samples,))
+            with torch.no_grad(), seeded_from(draw.generator):
+                x = q.distribution.sample((self.samples,))
         else:
-            x = _given(law, q, x)
-        z = x.reshape(x.shape[:1] + law.batch_shape + (law.d,))
-        fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), law)
-        weight = law.family.weights(z.to(law.real))
+            x = _checked(q, x)
+        z = x.reshape(x.shape[:1] + q.batch_shape + (q.d,))
+        fx = f(x.reshape(z.shape[:-1] + q.event_shape))
+        weight = q.family.weights(z.to(q.real))
         # Where the weight is 0, the count cannot move on (a Binomial at its end): z is kept.
-        step = torch.where(weight != 0, law.family.steps, 0.0).to(z.dtype)
-        rows, d = len(z), law.d
+        step = torch.where(weight != 0, q.family.steps, 0.0).to(z.dtype)
+        rows, d = len(z), q.d
 
         def changed(part: slice) -> Tensor:
             number = torch.arange(part.start, part.stop, device=z.device)
             moved = torch.nn.functional.one_hot(number % d, d).to(z.dtype)
             moved = moved.view(-1, *[1] * (z.dim() - 2), d)
             points = z[number // d] + step[number // d] * moved
-            return points.reshape(points.shape[:-1] + law.event_shape)
+            return points.reshape(points.shape[:-1] + q.event_shape)
 
         with torch.no_grad():
-            values = evaluate_chunked(f, changed, rows * d, law, chunk_size=self.chunk_size)
+            values = f.chunked(changed, rows * d)
             change = values.unflatten(0, (rows, d)) - fx.unsqueeze(1)
-            weight = (weight * law.family.steps).movedim(-1, 1)
+            weight = (weight * q.family.steps).movedim(-1, 1)
             gradient = (weight * change).mean(0)
         value = fx.mean(0)
-        return attach(value, value + (gradient * law.parameter.movedim(-1, 0)).sum(0))
+        return Estimate(value, value + (gradient * q.parameter.movedim(-1, 0)).sum(0))
 
 
-def _given(law: Counts, q: Distribution, x: object) -> Tensor:
+def _checked(q: Counts, x: object) -> Tensor:
     """Return the points given, or raise unless they are counts of the right shape."""
-    tail = tuple(q.batch_shape + q.event_shape)
+    tail = tuple(q.seen_batch + q.event_shape)
     if not isinstance(x, Tensor) or x.shape[1:] != tail or x.dim() != len(tail) + 1 or not len(x):
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(
             f"x must be a tensor of shape [n, *batch, *event] = "
             f"[{', '.join(map(str, ('n', *tail)))}], but {shape} was given."
         )
-    check_device("x", x, law.device)
-    points = x.detach().to(law.dtype)
-    flat = points.reshape(points.shape[:1] + law.batch_shape + (law.d,))
-    if can_inspect(law.validate, x):
-        is_count = (flat >= 0) & (flat == flat.round()) & (flat <= law.family.most)
+    check_device("x", x, q.device)
+    points = x.detach().to(q.dtype)
+    flat = points.reshape(points.shape[:1] + q.batch_shape + (q.d,))
+    if can_inspect(q.validate, x):
+        is_count = (flat >= 0) & (flat == flat.round()) & (flat <= q.family.most)
         if not bool(is_count.all()):
             raise ValueError(
                 "x must hold counts that q can draw, whole numbers from 0 on, but others were "

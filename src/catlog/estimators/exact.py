@@ -1,24 +1,24 @@
 """Exact enumeration."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY
 from math import prod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count, check_generator, readable
-from ..distributions.conditionals import Conditionals, view
-from ..distributions.factors import Factors
-from ..estimator import ANY, Function, Kind, Target, label
-from ..evaluation.evaluate import evaluate_chunked
-from ..evaluation.known_mean import known_mean
+from ..core.checks import readable
+from ..core.dependent import DependentFactors
+from ..core.estimator import Estimate, Estimator
+from ..core.evaluator import Evaluator
+from ..core.factors import Factors, IndependentFactors
+from ..core.randomness import Randomness
+from ..core.settings import Count
+from ..core.view import view
 
 
-@dataclass(frozen=True)
-class Exact:
+class Exact(Estimator[Factors]):
     r"""The exact expectation: a sum over the sample space, or the mean that f itself knows.
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
@@ -36,7 +36,6 @@ class Exact:
     Args:
         limit: the largest number of points to enumerate.
         chunk_size: evaluations of f at once (None: chosen for the device).
-        validate: check f's values for NaN and inf (eager mode only).
 
     >>> bits = torch.distributions.Bernoulli(probs=torch.tensor([0.5, 0.25]))
     >>> q = torch.distributions.Independent(bits, 1)
@@ -52,87 +51,62 @@ class Exact:
     tensor(0.0044)
     """
 
-    limit: int = 2**22
-    chunk_size: int | None = None
-    validate: bool = True
+    _: KW_ONLY
+    limit: Count = 2**22
+    chunk_size: Count | None = None
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ()
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "definition"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("Exact", "limit", self.limit)
-        check_chunk_size("Exact", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.evaluations(q)
+    twice = True
+    reference = "definition"
 
     def evaluations(self, q: Distribution) -> int:
-        return _points(view(q, validate=False))
+        return _points(view(q, 0, self.accepts, "Exact"))
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        if x is not None:
-            raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
-        law = view(q, outputs=outputs, validate=self.validate)
-        check_generator(generator, law.device)
-        mean = known_mean(f, q, law)
+    def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
+        mean = f.mean()
         if mean is not None:
-            return mean
-        points = _points(law)
+            return Estimate(mean, mean)
+        points = _points(q)
         if points > self.limit:
             raise ValueError(
                 f"Exact: q has {readable(points)} points, more than `limit` = {self.limit}. Use "
                 "IndeCateR or RLOO, raise the limit if f is cheap, or give f a method "
                 "`expectation`."
             )
-        if isinstance(law, Conditionals):
-            index = law.q.enumerate_support()
-            weight = law.log_prob(index).exp()
-            likely = index.gather(
-                0, weight.argmax(0)[None, ..., None].expand((1, *law.batch_shape, law.d))
-            )
-        else:
-            grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
-            index = torch.cartesian_prod(*grid).reshape(
-                (points,) + (1,) * len(law.batch_shape) + (law.d,)
-            )
-            weight = _joint(law)
-            likely = law.probs.argmax(-1)
+        index, weight, likely = _enumerated(q, points)
 
         def possible_points(part: slice) -> Tensor:
             """Return points. One that is impossible in a batch element, with weight 0, is replaced
             there by a possible one."""
-            return law.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
+            return q.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
 
-        fx = evaluate_chunked(f, possible_points, points, law, chunk_size=self.chunk_size)
+        fx = f.chunked(possible_points, points)
         # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
         mean = (weight.detach() * fx.detach()).sum(0)
-        return (weight * (fx - mean)).sum(0) + mean
+        value = (weight * (fx - mean)).sum(0) + mean
+        return Estimate(value, value)
 
 
-def _points(law: Factors | Conditionals) -> int:
+def _points(q: Factors) -> int:
     """Return the number of points to enumerate."""
-    return law.q.points if isinstance(law, Conditionals) else prod(law.cardinalities)
+    return q.ordered.points if isinstance(q, DependentFactors) else prod(q.cardinalities)
 
 
-def _joint(law: Factors) -> Float[Tensor, "points *batch"]:
+def _enumerated(q: Factors, points: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the category numbers of all points, their probabilities, and a likely point."""
+    if not isinstance(q, IndependentFactors):
+        index = q.ordered.enumerate_support()
+        weight = q.log_prob(index).exp()
+        best = weight.argmax(0)[None, ..., None].expand((1, *q.batch_shape, q.d))
+        return index, weight, index.gather(0, best)
+    grid = [torch.arange(size, device=q.device) for size in q.cardinalities]
+    index = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(q.batch_shape) + (q.d,))
+    return index, _joint(q), q.p.argmax(-1)
+
+
+def _joint(q: IndependentFactors) -> Float[Tensor, "points *batch"]:
     """Return the probability of every point, in the order of ``torch.cartesian_prod``."""
-    weight = torch.ones((1, *law.batch_shape), dtype=law.real, device=law.device)
-    for i, size in enumerate(law.cardinalities):
-        factor = law.probs[..., i, :size].movedim(-1, 0)
+    weight = torch.ones((1, *q.batch_shape), dtype=q.real, device=q.device)
+    for i, size in enumerate(q.cardinalities):
+        factor = q.probs[..., i, :size].movedim(-1, 0)
         weight = (weight.unsqueeze(1) * factor).flatten(0, 1)
     return weight

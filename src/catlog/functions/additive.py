@@ -4,7 +4,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_is_tensor
+from ..core.categories import widened
+from ..core.checks import check_is_tensor
 from .tables import (
     Variables,
     as_one_hot,
@@ -13,7 +14,6 @@ from .tables import (
     check_own,
     padded_probs,
     register_tensors,
-    widened,
 )
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions.integers import integers
+from ..core.categories import integers
 
 Convolution = Callable[[Tensor, Tensor], Tensor]
 Probs = Float[Tensor, "*batch d k"]

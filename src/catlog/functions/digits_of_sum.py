@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_is_tensor
-from ..tracing import full_precision
+from ..core.checks import check_count, check_is_tensor
+from ..core.tracing import full_precision
 from .convolution import by_products
 from .tables import (
     Variables,

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..checks import check_chunk_size, check_count, check_is_tensor
-from ..tracing import full_precision, inside_functorch
+from ..core.categories import widened
+from ..core.checks import check_count, check_is_tensor
+from ..core.tracing import full_precision, inside_functorch
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
@@ -19,7 +20,6 @@ from .tables import (
     is_exactly,
     register_function,
     register_tensors,
-    widened,
 )
 
 
@@ -165,7 +165,8 @@ class FirstLayerLinear(nn.Module):
                 "FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, "
                 f"but {network!r} was given."
             )
-        check_chunk_size("FirstLayerLinear", chunk_size)
+        if chunk_size is not None:
+            check_count("FirstLayerLinear", "chunk_size", chunk_size)
         if precision not in (None, "float32", *PRECISIONS):
             raise ValueError(
                 'FirstLayerLinear: `precision` must be None, "float32" or one of '

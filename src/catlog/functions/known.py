@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_function, check_number
-from ..distributions.conditionals import Conditionals, view
-from ..distributions.factors import Factors
-from ..estimator import Function
-from ..evaluation.known_mean import known_mean, knows_mean
-from ..evaluation.learning import frozen, learns, write
+from ..core.abilities import has_mean
+from ..core.checks import check_function, check_number
+from ..core.evaluator import Evaluator, Function
+from ..core.factors import Factors, IndependentFactors
+from ..core.learning import frozen, learns, write
+from ..core.view import view
 from .tables import Variables
 
 
@@ -66,7 +66,7 @@ class Known(nn.Module):
         check_function(f)
         check_number("Known", "coefficient", coefficient)
         check_number("Known", "decay", decay, 0, 1)
-        if not knows_mean(part):
+        if not has_mean(part):
             raise TypeError(
                 "Known: `part` must know its mean, by a method `expectation(q)`, but "
                 f"{type(part).__name__} has none. See catlog.functions for such functions."
@@ -98,8 +98,8 @@ class Known(nn.Module):
             q: the distribution that E gets.
             outputs: the number of output dimensions of f and of the part, as for E.
         """
-        law = view(q, outputs=outputs)
-        mean = known_mean(self.part, q, law)
+        law = view(q, outputs)
+        mean = Evaluator(self.part, law).mean()
         if mean is None:
             raise TypeError(
                 f"Known: `part` must know its mean under q, but {type(self.part).__name__} does "
@@ -107,7 +107,7 @@ class Known(nn.Module):
             )
         (coefficient,) = frozen(self, self.coefficient.to(mean.dtype))
         has_table = hasattr(self.f, "neighbours") and hasattr(self.part, "neighbours")
-        kind = _DifferenceWithTable if has_table and isinstance(law, Factors) else _Difference
+        kind = _DifferenceWithTable if has_table and isinstance(law, IndependentFactors) else _Difference
         return kind(self, coefficient[0], mean, law)
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class _Difference:
     known: Known
     coefficient: Tensor
     mean: Tensor
-    law: Factors | Conditionals
+    law: Factors
 
     def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         fx, gx = _floats(self.known.f(x.clone()), self.mean), _floats(self.known.part(x), self.mean)
@@ -145,16 +145,12 @@ class _Difference:
 class _DifferenceWithTable(_Difference):
     """The same for two functions with tables."""
 
-    law: Factors
+    law: IndependentFactors
 
     @property
-    def table_checked(self) -> bool:
-        """Whether the table was compared with f; kept on the module, which outlives this."""
-        return getattr(self.known, "is_table_checked", False)
-
-    @table_checked.setter
-    def table_checked(self, checked: bool) -> None:
-        object.__setattr__(self.known, "is_table_checked", checked)
+    def lasting(self) -> Known:
+        """What stands for the function between calls, so that its table is compared with f once."""
+        return self.known
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         chosen = () if variables is None else (variables,)

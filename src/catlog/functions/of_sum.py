@@ -7,9 +7,10 @@ from jaxtyping import Float, Int64, Real, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_is_tensor
-from ..distributions.factors import factors, safe_log
-from ..tracing import can_inspect, full_precision
+from ..core.categories import safe_log, widened
+from ..core.checks import check_count, check_is_tensor
+from ..core.tracing import can_inspect, full_precision
+from ..core.view import view
 from .convolution import (
     Convolution,
     best_tilt,
@@ -26,7 +27,6 @@ from .tables import (
     independent,
     register_function,
     register_tensors,
-    widened,
 )
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
@@ -130,7 +130,7 @@ class OfSum(nn.Module):
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_s \Pr(\sum_i w_i x_i = s)\, g(s)`."""
         check_own("expectation", self, OfSum)
-        return self._mean(q).to(factors(q, validate=False).real)
+        return self._mean(q).to(view(q).real)
 
     def log_expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the logarithm of the mean of :math:`g \ge 0`, however small the mean is.
@@ -151,7 +151,7 @@ class OfSum(nn.Module):
                 "OfSum: the logarithm of its mean is known for a g of at least 0, but g has "
                 "negative values."
             )
-        law = factors(q, validate=False)
+        law = independent(self, q, None)
         # Not from probabilities: those of saturated logits underflow, in float32 below exp(-103).
         log_terms = spread_logs(law.log_probs.double(), self.whole_weights)
         log_values = safe_log(values).masked_fill(values.isnan(), torch.nan)

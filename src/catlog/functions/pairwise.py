@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_is_tensor
-from ..tracing import full_precision
+from ..core.categories import widened
+from ..core.checks import check_is_tensor
+from ..core.tracing import full_precision
 from .tables import (
     Variables,
     as_one_hot,
@@ -16,7 +17,6 @@ from .tables import (
     check_own,
     padded_probs,
     register_tensors,
-    widened,
 )
 
 

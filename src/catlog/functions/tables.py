@@ -8,12 +8,13 @@ from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import broadcasts
-from ..distributions.factors import Factors, factors
+from ..core.categories import one_hots
+from ..core.checks import broadcasts
+from ..core.factors import IndependentFactors
+from ..core.ordered import Ordered
+from ..core.tracing import can_inspect
+from ..core.view import view
 from ..distributions.foreign import converted
-from ..distributions.ordered import Ordered
-from ..distributions.point_form import one_hots
-from ..tracing import can_inspect
 
 Variables = Int64[Tensor, "n *batch m"]
 
@@ -69,7 +70,7 @@ def check_own(method: Literal["neighbours", "expectation"], f: nn.Module, kind: 
         )
 
 
-def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
+def independent(f: nn.Module, q: Distribution, d: int | None = None) -> IndependentFactors:
     """Return the view of q, for the mean of a function of d variables (None: of any number).
 
     Raise NotImplementedError if the variables of q depend on each other: there, the mean is not
@@ -81,7 +82,8 @@ def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
             f"{name}: its mean is known for independent variables, but those of "
             f"{type(q).__name__} depend on each other."
         )
-    law = factors(q, validate=False)
+    law = view(q)
+    assert isinstance(law, IndependentFactors)
     if d not in (None, law.d):
         raise ValueError(
             f"{name}: q must have {d} variables, as f has, but {law.d} variables were given."
@@ -122,11 +124,6 @@ def check_batch(
             f"the sizes [n, *batch], here {tuple(lead)}. Give q the batch {given}, for example by "
             f"parameters expanded to it, or pass `{name}` of one batch element."
         )
-
-
-def widened(values: Tensor) -> Tensor:
-    """Return ``values``, converted to float32 if they are floats of fewer bits."""
-    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
 def as_one_hot(

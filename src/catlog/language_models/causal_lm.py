@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
-from ..checks import check_count, check_flag
+from ..core.categories import widened
+from ..core.checks import check_count, check_flag
+from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
-from ..distributions.ordered import at_least_float32, widened
 from ..distributions.prompted import Prompted
-from ..tracing import can_inspect
 
 Cache = tuple[tuple[Tensor, Tensor], ...]
 
@@ -22,7 +22,7 @@ class CausalLM(Autoregressive):
 
     .. math:: q(x) = \prod_i p(x_i \mid \text{prompt}, x_1, \dots, x_{i-1})
 
-    It is a :class:`catlog.Autoregressive` distribution with one batch element per prompt, so it
+    It is a :class:`catlog.distributions.Autoregressive` distribution with one batch element per prompt, so it
     works with every estimator for structured distributions, and with ``compare``. A prompt is read
     once for all draws. Drawing uses the model's cache of keys and values, and gradients come from
     one pass over prompts and completions. A completion is over at its first ``eos_token_id``. The
@@ -88,7 +88,7 @@ class CausalLM(Autoregressive):
             end=eos_token_id,
             temperature=temperature,
             device=weight.device,
-            dtype=at_least_float32(weight.dtype),
+            dtype=torch.promote_types(weight.dtype, torch.float32),
             validate_args=validate_args,
         )
 
@@ -178,13 +178,13 @@ def check_model(model: object) -> int:
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
             "CausalLM: `model` must be a decoder alone, but it has an encoder. Use "
-            "catlog.Autoregressive with a network of your own."
+            "catlog.distributions.Autoregressive with a network of your own."
         )
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int):
         raise ValueError(
             "CausalLM: `model` must have `config.vocab_size`, the number of tokens, but it has "
-            "none. For a network of your own use catlog.Autoregressive with "
+            "none. For a network of your own use catlog.distributions.Autoregressive with "
             "catlog.distributions.Prompted."
         )
     return size

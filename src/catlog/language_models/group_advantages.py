@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..checks import check_choice, check_flag, check_number, same_device
-from ..tracing import can_inspect
+from ..core.checks import check_choice, check_flag, check_number, same_device
+from ..core.tracing import can_inspect
 from .groups import Groups, Labels, Present, Scores, grouped
 from .prefix_critic import left_out_residuals
 from .resampled_suffixes import changes_of_value

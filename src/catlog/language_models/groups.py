@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import check_count
+from ..core.checks import check_count
 
 Labels = Tensor | Sequence[Hashable] | Iterable[Hashable]
 Scores = Float[Tensor, "groups size"]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..estimators.catlog_trick.one_fit import inverse_factor
+from ..estimators.ridge import inverse_factor
 from .groups import Present, Scores
 
 RIDGE = 3.0  # CritiCateR's

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..checks import check_choice, check_count
+from ..core.checks import check_choice, check_count
 from .processes import Lost
 from .serving import READY, STARTED, Answer
 from .workers import ProcessWorker, RayWorker

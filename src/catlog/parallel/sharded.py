@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..estimator import Function
+from ..core.evaluator import Function
 
 # About how many numbers of a call ranks compare. Draws that differ do so in half of them.
 COMPARED = 2**15

@@ -6,17 +6,8 @@
 >>> estimate, truth = problem.parameters[0].grad, problem.reference().gradient[0]
 """
 
-from ..checks import check_choice
-from . import (  # noqa: F401  importing a module registers its problems
-    additive,
-    autoencoder,
-    pairwise,
-    parity,
-    random_networks,
-    sequences,
-    sets,
-    sums,
-)
+from ..core.checks import check_choice
+from . import additive, autoencoder, pairwise, parity, random_networks, sequences, sets, sums
 from .problem import PROBLEMS, SIZES, Problem, Reference, Size, summary
 
 

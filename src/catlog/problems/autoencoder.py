@@ -24,7 +24,7 @@ WIDTHS = {"small": (784, 64, 10), "large": (784, 384, 256, 200)}
 # Ten bits soon become almost certain, and a certain bit leaves nothing to estimate.
 EPOCHS = {"small": 1, "large": 10}
 IMAGES = 4
-POOLED: Any = {"pooled": IndeCateR(samples=64, variables=20, draws="latin"), "calls": 300}
+POOLED: Any = {"pooled": IndeCateR(samples=64, variables=20, sampling="latin"), "calls": 300}
 
 
 @problem("dvae", interactions=True, relaxable=True)

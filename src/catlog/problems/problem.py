@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
-from ..checks import readable
+from ..core.checks import readable
+from ..core.estimator import Estimator
+from ..core.evaluator import Function
+from ..core.view import view
 from ..diagnostics.moments import Moments
-from ..distributions.conditionals import view
-from ..estimator import Estimator, Function
 from ..estimators import Exact
 from .cache import load_or_make
 
@@ -114,7 +115,7 @@ class Problem:
     @property
     def points(self) -> int:
         """The number of points of the sample space."""
-        return prod(view(self.q(), validate=False).cardinalities)
+        return prod(view(self.q()).cardinalities)
 
     def reference(self, watch: Callable[[int, int], None] | None = None) -> Reference:
         """Return the right answer: in closed form, else by enumeration, else pooled.

@@ -25,7 +25,7 @@ def random_network(size: Size, seed: int) -> Problem:
     for parameter, value in zip(network.parameters(), values, strict=True):
         parameter.copy_(value)
     f = FirstLayerLinear(network)
-    pooled = IndeCateR(samples=256, draws="latin")
+    pooled = IndeCateR(samples=256, sampling="latin")
     return Problem(black_box(f), (logits,), bits, structured=f, pooled=pooled, calls=100)
 
 

@@ -12,8 +12,9 @@ from pyro.infer.util import is_validation_enabled, torch_backward, torch_item
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..estimator import Estimator, Kind
+from ..core.categories import Kind
+from ..core.checks import check_count
+from ..core.estimator import Estimator
 from ..estimators import IndeCateR
 from .runs import Node, Plate, Program, Programs, drawn, log_prob, plates, with_dimensions
 from .sites import GuideSites, Layout, form_of, independent, layout, table

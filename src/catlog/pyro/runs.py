@@ -15,7 +15,7 @@ from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from ..distributions.factors import base_distribution
+from ..core.factors import base_distribution
 
 Node = dict[str, Any]  # a site of a trace
 Program = Callable[..., Any]

@@ -19,10 +19,11 @@ from torch.distributions import (
 )
 from torch.nn.functional import one_hot, pad
 
+from ..core.categories import Kind
+from ..core.factors import base_distribution
+from ..core.ordered import Ordered
 from ..distributions import Categoricals
-from ..distributions.factors import base_distribution, factors
-from ..distributions.ordered import Ordered
-from ..estimator import Kind
+from ..distributions.factors import factors
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributions.factors import base_distribution, factors
-from ..estimator import Estimator, Kind
+from ..core.categories import Kind
+from ..core.estimator import Estimator
+from ..core.factors import base_distribution
+from ..distributions.factors import factors
 from ..estimators import Exact
 from .runs import Node, Plate, Programs, drawn, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete

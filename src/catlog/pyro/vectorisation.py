@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from ..distributions.factors import base_distribution
+from ..core.factors import base_distribution
 from .runs import Node, Programs, drawn, log_prob, plates
 
 OWNER = "catlog.pyro.ELBO"

@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import catlog
-from catlog import ESTIMATORS
+from catlog.estimators import ESTIMATORS
 from catlog.estimator import Estimator, Kind
 
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.

@@ -288,11 +288,11 @@ def test_registry(name: str) -> None:
 def test_moving_average_baseline() -> None:
     """Unbiased while it moves: a call uses the mean of earlier calls only."""
     case, f = CASES["bits"], FUNCTIONS["sine"]
-    baseline = catlog.MovingAverageBaseline(decay=0.5).double()
+    baseline = catlog.estimators.MovingAverageBaseline(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))
     four = torch.tensor([4.0], dtype=torch.float64)
     torch.testing.assert_close(baseline.mean / baseline.weight, four)
-    copy = catlog.MovingAverageBaseline(decay=0.5).double()
+    copy = catlog.estimators.MovingAverageBaseline(decay=0.5).double()
     copy.load_state_dict(baseline.state_dict())
     _, got, _ = expectation(catlog.Reinforce(1, baseline=baseline), case, f, PARAMETER)
     _, constant, _ = expectation(catlog.Reinforce(1, baseline=4.0), case, f, PARAMETER)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog import MemoryCateR
+from catlog.estimators import MemoryCateR
 from catlog.estimators.catlog_trick.kernel_critic import (
     critic_means,
     critic_values,
@@ -147,7 +147,7 @@ def test_the_least_recent_point_is_forgotten() -> None:
 
 def test_memory_is_saved_and_frozen() -> None:
     E, copy = MemoryCateR(8, size=10), MemoryCateR(8, size=10)
-    q = catlog.Categoricals(torch.zeros(2, 3), (3, 2))
+    q = catlog.distributions.Categoricals(torch.zeros(2, 3), (3, 2))
     f = lambda x: x.double().sum(-1).sin()  # noqa: E731
     for _ in range(20):
         E(f, q)

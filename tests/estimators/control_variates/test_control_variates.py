@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from catlog import BBVI, NVIL, REBAR, RELAX, RODEO, DoubleCV, MuProp
+from catlog.estimators import BBVI, NVIL, RELAX, RODEO, DoubleCV, MuProp
+from catlog import REBAR
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from support.compiling import assert_compiles
 from support.enumerated import EventNetwork, function_of, gradients, network, train, variances

@@ -9,7 +9,8 @@ from numpy.polynomial.legendre import leggauss
 from torch import Tensor, nn
 
 import catlog.estimators.control_variates.rebar as rebar_file
-from catlog import REBAR, RELAX, Reinforce
+from catlog import REBAR, Reinforce
+from catlog.estimators import RELAX
 from catlog.testing import CASES, PARAMETER, Case
 from catlog.testing.cases import seeded
 from support.enumerated import EventNetwork, function_of, train

@@ -17,7 +17,8 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 from torch.testing import assert_close
 
 import catlog
-from catlog import ARM, ARMS, ARSM, CARMS, DisARM, DisARMTree
+from catlog.estimators import ARM, ARMS, ARSM, CARMS, DisARMTree
+from catlog import DisARM
 from catlog.distributions.factors import factors
 from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weights
 from catlog.estimators.coupled_draws.coupling import pair_probability
@@ -362,7 +363,7 @@ def test_categories_are_refused_with_a_remedy(E: catlog.Estimator, remedy: str) 
     )
     with pytest.raises(TypeError, match=match):
         E(lambda x: x.sum((-1, -2)), ONE_HOT)
-    assert "one-hot" in catlog.ESTIMATORS[remedy].supports
+    assert "one-hot" in catlog.estimators.ESTIMATORS[remedy].supports
 
 
 @pytest.mark.parametrize("E", ALL, ids=str)

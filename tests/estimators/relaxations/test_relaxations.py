@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 import catlog
-from catlog import DARN, IMLE, DirectOptimisation, GumbelRao, GumbelSoftmax, ReinMax
+from catlog.estimators import DARN, IMLE, DirectOptimisation, GumbelRao
+from catlog import GumbelSoftmax, ReinMax
 from catlog.distributions.factors import factors
 from catlog.sampling.gumbel import gumbels_given_argmax
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
@@ -272,7 +273,7 @@ def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> N
 
 
 def test_dependent_variables_are_refused() -> None:
-    chain = catlog.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
+    chain = catlog.distributions.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
     for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
         with pytest.raises(TypeError, match="depend on each other"):
             E(lambda x: x.sum(-1).double(), chain)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, OneHotCategorical
 
 import catlog
-from catlog import DARN, ESTIMATORS, GumbelRao, GumbelSoftmax, ReinMax, StraightThrough, sample
+from catlog.estimators import DARN, ESTIMATORS, GumbelRao
+from catlog import GumbelSoftmax, ReinMax, StraightThrough, sample
 from catlog.testing import z_limit
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import VARIANTS
@@ -218,7 +219,7 @@ def test_second_derivatives_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "E", [catlog.RLOO(4), catlog.IndeCateR(), catlog.IMLE(), catlog.Exact()], ids=repr
+    "E", [catlog.RLOO(4), catlog.IndeCateR(), catlog.estimators.IMLE(), catlog.Exact()], ids=repr
 )
 def test_estimators_that_need_f_are_refused(E: catlog.Estimator) -> None:
     with pytest.raises(TypeError, match=r"needs no f.*but .* was given.*call E\(f, q\) with q = "):

@@ -12,17 +12,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import (
-    DecoupledStraightThrough,
-    GappedStraightThrough,
-    GumbelRao,
-    MinimumVarianceStraightThrough,
-    ReDGE,
-    ReinMax,
-    ReinMaxCV,
-    ReinMaxRao,
-    StraightThrough,
-)
+from catlog.estimators import DecoupledStraightThrough, GappedStraightThrough, GumbelRao, MinimumVarianceStraightThrough, ReDGE, ReinMaxCV, ReinMaxRao
+from catlog import ReinMax, StraightThrough
 from catlog.testing import CASES, z_limit
 from catlog.testing.battery import z_scores
 from catlog.testing.cases import normals, seeded

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import catlog
-from catlog import BBVI, NVIL, RLOO, RODEO, DoubleCV
+from catlog.estimators import BBVI, NVIL, RODEO, DoubleCV
+from catlog import RLOO
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from support.enumerated import function_of, gradients, network, variances
 
@@ -78,7 +79,7 @@ def test_unbiased_for_a_markov_chain(make: Callable[[], catlog.Estimator]) -> No
     needs_context = getattr(E, "network", None) is not None
     options = {"context": torch.tensor([0.3, -0.7])} if needs_context else {}
     theta = torch.linspace(-1, 1, 6, dtype=torch.float64).requires_grad_()
-    q = catlog.MarkovChain(theta[:2], theta[2:].view(2, 2), length=3)
+    q = catlog.distributions.MarkovChain(theta[:2], theta[2:].view(2, 2), length=3)
 
     def f(x: Tensor) -> Tensor:
         return (x.double() @ theta.new_tensor([1.0, -2.0, 0.7]) + 0.3).sin() * (1 + x[..., 0])

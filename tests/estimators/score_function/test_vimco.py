@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import VIMCO
+from catlog.estimators import VIMCO
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
 from support.gradients import assert_same
 from support.more_cases import MORE_CATEGORIES
@@ -51,7 +51,7 @@ def test_unbiased_for_a_markov_chain() -> None:
     theta = torch.tensor(
         [[0.3, -0.5], [0.9, 0.1], [-0.7, 0.4]], dtype=torch.float64, requires_grad=True
     )
-    q = catlog.MarkovChain(theta[0], theta[1:], length=3)
+    q = catlog.distributions.MarkovChain(theta[0], theta[1:], length=3)
     points = torch.tensor(list(product(range(2), repeat=3)))
     got = exact = torch.zeros((), dtype=torch.float64)
     for a, b in product(points, points):

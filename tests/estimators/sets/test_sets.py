@@ -14,7 +14,8 @@ from torch.distributions import Bernoulli, Distribution, Independent
 from torch.testing import assert_close
 
 import catlog
-from catlog import MAPO, Exact, SumAndSample, UnorderedSet
+from catlog.estimators import MAPO, SumAndSample, UnorderedSet
+from catlog import Exact
 from catlog.distributions import Node, Ordered
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import factors
@@ -37,7 +38,7 @@ def blocks(theta: Tensor) -> Distribution:
     """Return a network with a block of two variables and its parent, which is listed after it."""
     leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
     nodes = {"leaves": Node(["root"], leaves, size=2), "root": Node([], root)}
-    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
 def squares(x: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Estimators that sum over some points and sample the rest."""
 
-from .mapo import MAPO
-from .sum_and_sample import SumAndSample
-from .unordered_set import UnorderedSet
+from .sets import MAPO, SumAndSample, UnorderedSet
 
 __all__ = ["MAPO", "SumAndSample", "UnorderedSet"]

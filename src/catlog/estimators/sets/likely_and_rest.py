@@ -6,21 +6,20 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ...distributions.conditionals import Conditionals, distinct_rows, structure
-from ...distributions.factors import Factors
-from ...distributions.inverse_cdf import as_index
-from ...distributions.ordered import Ordered
-from ...estimator import Function, attach
-from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws, uniforms_for
-from ...tracing import can_inspect
-from ..logit_gradients import leave_one_out
+from ...core.categories import as_index
+from ...core.estimator import Estimate
+from ...core.evaluator import Evaluator
+from ...core.factors import Factors, IndependentFactors
+from ...core.ordered import Ordered
+from ...core.randomness import Randomness
+from ...core.tracing import can_inspect
+from ..score_function import leave_one_out
 from .prefix_tree import PrefixTree, prefix_tree, row_numbers
 
 
 @torch.no_grad()
 def beam_search(
-    law: Factors | Conditionals, count: int
+    q: Factors, count: int
 ) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
     """Return likely points, best first, and which of them are possible (the others repeat the
     best).
@@ -30,14 +29,15 @@ def beam_search(
     least can differ from their best category: a point with a larger loss is behind the best point
     and the ``count`` - 1 cheaper single changes. So a block takes at most ``count`` - 1 steps.
     """
-    q = structure(law)
-    points = torch.zeros(
-        (1, *q.batch_shape, len(q.cardinalities)), dtype=torch.int64, device=q.device
-    )
-    score = torch.zeros(points.shape[:-1], dtype=q.real, device=q.device)
-    for block, variables in enumerate(q.blocks):
-        raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
-        log_probs = q.block_log_probs(raw, block, points.shape[:-1], law.validate)
+    ordered = q.ordered
+    points = torch.zeros((1, *q.batch_shape, q.d), dtype=torch.int64, device=q.device)
+    score = torch.zeros(points.shape[:-1], dtype=ordered.real, device=q.device)
+    for block, variables in enumerate(ordered.blocks):
+        if ordered.incremental:
+            raw = ordered.raw_logits(points)[block]
+        else:
+            raw = ordered.conditional(points, block)
+        log_probs = ordered.block_log_probs(raw, block, points.shape[:-1], q.validate)
         if count == 1:
             best, chosen = log_probs.max(-1)
             score = score + best.sum(-1)
@@ -89,7 +89,7 @@ def _rows(table: Tensor, row: Int64[Tensor, "m *batch"]) -> Tensor:
 
 @torch.no_grad()
 def remaining_probability(
-    law: Factors | Conditionals, members: Int64[Tensor, "m *batch d"], tree: PrefixTree
+    q: Factors, members: Int64[Tensor, "m *batch d"], tree: PrefixTree
 ) -> Float[Tensor, "m *batch depths"]:
     """Return the probability that a draw is no valid member of the tree, given that its first i
     variables are a member's.
@@ -98,18 +98,17 @@ def remaining_probability(
     up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
     gets no meaningful number.
     """
-    q = structure(law)
-    rows = distinct_rows(q, members)
-    return tree.remaining(q.log_conditionals(rows, law.validate).exp()[..., _drawing_order(q), :])
+    probs = q.log_conditionals(members).exp()
+    return tree.remaining(probs[..., _drawing_order(q.ordered), :])
 
 
 def tree_of(
-    law: Factors | Conditionals,
+    q: Factors,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
 ) -> PrefixTree:
     """Return the tree of the valid members' prefixes (None: all), in drawing order."""
-    return prefix_tree(members[..., _drawing_order(structure(law))], valid, law.cardinalities)
+    return prefix_tree(members[..., _drawing_order(q.ordered)], valid, q.cardinalities)
 
 
 def _drawing_order(q: Ordered) -> slice | list[int]:
@@ -126,7 +125,7 @@ def probability_outside(
 
 @torch.no_grad()
 def sample_outside(
-    law: Factors | Conditionals,
+    q: Factors,
     members: Int64[Tensor, "m *batch d"],
     u: Float[Tensor, "n *batch d"],
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
@@ -136,26 +135,28 @@ def sample_outside(
     Nothing is rejected: a category has its conditional probability times the share of it outside S.
     If no point is outside S, a member is drawn.
     """
-    tree = tree_of(law, members)
-    return _sampled(law, tree, remaining_probability(law, members, tree), u)
+    tree = tree_of(q, members)
+    return _sampled(q, tree, remaining_probability(q, members, tree), u)
 
 
 def _sampled(
-    law: Factors | Conditionals,
+    q: Factors,
     tree: PrefixTree,
     remaining: Float[Tensor, "m *batch depths"],
     u: Float[Tensor, "n *batch d"],
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
-    q = structure(law)
+    ordered = q.ordered
     walk = tree.walk(remaining, len(u))
     x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
-    state = q.start(u.shape[:-1]) if q.incremental else None
+    state = ordered.start(u.shape[:-1]) if ordered.incremental else None
     previous = None
-    for block, variables in enumerate(q.blocks):
-        raw, state = q.next_logits(block, x, state, previous)
-        lead = distinct_rows(q, x).shape[:-1]
-        probs = q.block_log_probs(raw, block, lead, law.validate).exp()
+    lead = x.shape[:-1]
+    if isinstance(q, IndependentFactors):  # whose draws share their conditionals
+        lead = x[:1].shape[:-1]
+    for block, variables in enumerate(ordered.blocks):
+        raw, state = ordered.next_logits(block, x, state, previous)
+        probs = ordered.block_log_probs(raw, block, lead, q.validate).exp()
         index = as_index(variables)
         x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]
@@ -172,16 +173,14 @@ def is_member(
 
 
 def sum_and_sample(
-    f: Function,
-    law: Factors | Conditionals,
+    f: Evaluator,
+    q: Factors,
+    draw: Randomness,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"],
     samples: int,
-    x: Tensor | None,
-    *,
     least: float = 0.0,
-    generator: torch.Generator | None = None,
-) -> tuple[Float[Tensor, "*sizes"], Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
+) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
     Members are different points; an invalid one is any possible point and has weight 0. ``least``
@@ -189,33 +188,34 @@ def sum_and_sample(
     is biased.
     """
     m = len(members)
-    tree = tree_of(law, members, valid)
-    by_depth = remaining_probability(law, members, tree)
+    tree = tree_of(q, members, valid)
+    by_depth = remaining_probability(q, members, tree)
     remaining = probability_outside(by_depth, valid)
+    x = draw.given_points(samples)
     if x is None:
-        u = uniforms_for(law, samples, generator)
+        u = draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
         with torch.no_grad():
-            drawn, inside = _sampled(law, tree, by_depth, u)
+            drawn, inside = _sampled(q, tree, by_depth, u)
     else:
-        drawn = law.index(base_draws(law, x, samples, generator=generator))
+        drawn = q.index(x)
         inside = is_member(drawn, members, valid)
+        if can_inspect(q.validate, x) and bool((inside & (remaining > 0)).any()):
+            bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
+            raise ValueError(
+                f"x must hold points that are not summed already, but {drawn[bad].tolist()} at "
+                f"index {bad} is. Give draws from the rest of q, or no x."
+            )
     n = len(drawn)
     points = torch.cat([members, drawn])
-    log_prob = law.log_prob(points)
+    log_prob = q.log_prob(points)
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
-    if x is not None and can_inspect(law.validate, x) and bool((inside & (remaining > 0)).any()):
-        bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
-        raise ValueError(
-            f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index "
-            f"{bad} is. Give draws from the rest of q, or no x."
-        )
     weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)
     mass = mass * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
     remaining = torch.where((total > 0) & (total < least), 1 - least, remaining)
     rest = torch.where(inside, 0.0, remaining) / n
 
-    values = evaluate(f, law.point(points), law)
+    values = f(q.point(points))
     mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)
@@ -225,4 +225,4 @@ def sum_and_sample(
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
     summed_out = (mass * (fm - baseline.mean(0))).sum(0)
     scored = (rest * (fx - baseline) * log_prob[m:]).sum(0)
-    return attach(mean, mean + summed_out + scored), values.detach(), drawn
+    return Estimate(mean, mean + summed_out + scored), values.detach(), drawn

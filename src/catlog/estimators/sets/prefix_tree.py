@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...distributions.inverse_cdf import inverse_cdf
-from ...tracing import inside_functorch
+from ...core.categories import inverse_cdf
+from ...core.tracing import inside_functorch
 
 FEW = 16  # members; pairs of more take longer than a loop over the variables
 

@@ -1,0 +1,434 @@
+"""The base class of distributions whose variables depend on each other.
+
+An event is an int64 vector x of d variables. They are drawn in blocks: the variables of a block are
+independent given the earlier blocks. A distribution offers what the CatLog-Derivative trick needs:
+its conditionals, and the ancestors of every block.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import one_hot, pad
+from torch.utils._pytree import tree_map
+
+from .categories import Kind, as_index, integers, inverse_cdf, one_hots, widened
+from .checks import broadcasts, readable
+from .tracing import can_inspect, inside_functorch
+
+MOST_POINTS = 2**22  # that are enumerated
+Points = Int64[Tensor, "*lead d"]
+Previous = Int64[Tensor, "*lead"] | None
+Logits = Float[Tensor, "*lead m k"]
+Rows = Int64[Tensor, "n *batch d"]
+
+
+@dataclass(frozen=True)
+class PointForm:
+    """The form of a point: that of ``sample()`` of the distribution that the user gave.
+
+    Attributes:
+        kind: bits (floats 0 and 1), category numbers (also as floats: counts) or one-hot vectors.
+        event_shape: of a point.
+        dtype: of a point.
+    """
+
+    kind: Kind
+    event_shape: torch.Size
+    dtype: torch.dtype
+
+    def point(self, index: Int64[Tensor, "*lead d"], k: int) -> Tensor:
+        """Return the point with these category numbers, of at most ``k``, in a new tensor."""
+        is_one_hot = self.kind == Kind.ONE_HOT
+        flat = one_hots(index, k, self.dtype) if is_one_hot else index.clone().to(self.dtype)
+        return flat.reshape(index.shape[:-1] + self.event_shape)
+
+    def index(self, x: Tensor, d: int) -> Int64[Tensor, "*lead d"]:
+        """Return the category numbers of the ``d`` variables of points."""
+        lead = x.shape[: x.dim() - len(self.event_shape)]
+        if self.kind == Kind.ONE_HOT:
+            return x.reshape((*lead, d, self.event_shape[-1])).argmax(-1)
+        return x.reshape((*lead, d)).long()
+
+
+class Ordered(Distribution):
+    r"""A distribution given by its conditionals.
+
+    .. math:: q(x) = \prod_b \prod_{i \in b} q(x_i \mid x_{\text{earlier blocks}})
+
+    A subclass sets
+
+    - ``cardinalities``: the number of categories of each variable;
+    - ``blocks``: the variables of each block, in the order in which they are drawn, if they are not
+      drawn one by one in the order of the event;
+    - ``ancestors``, with ``blocks``: for each block, the variables that its conditionals depend on,
+      directly or through others;
+    - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where
+      ``real`` is narrower;
+    - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
+      of a known environment;
+    - ``end``: for sequences that end, the category that is certain after its first occurrence; then
+      every block is one variable, in the order of the event;
+    - ``form``: how f sees a point, if it is not the int64 vector itself;
+
+    and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
+    ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
+    conditionals in one call, it overrides :meth:`raw_logits`.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+    cardinalities: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...] = ()
+    ancestors: tuple[frozenset[int] | range, ...]
+    real: torch.dtype
+    device: torch.device
+    fixed: frozenset[int] = frozenset()
+    incremental: bool = False
+    end: int | None = None
+    form: PointForm | None = None
+
+    def __init__(
+        self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
+    ) -> None:
+        if not self.blocks:
+            d = len(self.cardinalities)
+            self.blocks = tuple((i,) for i in range(d))
+            self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
+        super().__init__(batch_shape, event_shape, validate_args=validate_args)
+
+    def __repr__(self) -> str:
+        sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
+        return f"{type(self).__name__}({sizes})"
+
+    @abstractmethod
+    def conditional(self, x: Points, block: int) -> Logits:
+        """Return the block's logits given x of earlier blocks; later entries must be ignored."""
+
+    def start(self, lead: torch.Size) -> Any:
+        """Return the state before the first variable: (tuples of) tensors ``[*lead, ...]``."""
+        raise NotImplementedError
+
+    def step(
+        self, state: Any, block: int, previous: Previous
+    ) -> tuple[Float[Tensor, "*lead k"], Any]:
+        """Return the logits of the next variable and the new state, given the previous variable."""
+        raise NotImplementedError
+
+    def next_logits(
+        self, block: int, x: Points, state: Any, previous: Previous
+    ) -> tuple[Logits, Any]:
+        """Return the block's logits and the state, by :meth:`step` or :meth:`conditional`."""
+        if not self.incremental:
+            return self.conditional(x, block), None
+        raw, state = self.step(state, block, previous)
+        return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
+
+    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+        """Return the state at these rows of the first dimension, in this order."""
+        return rows_of_state(state, rows)
+
+    def raw_logits(self, x: Points) -> list[Logits]:
+        """Return per block the logits of its variables, given the earlier variables in x."""
+        return [self.conditional(x, block) for block in range(len(self.blocks))]
+
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Logits:
+        """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
+        variables = self.blocks[block]
+        sizes = [self.cardinalities[i] for i in variables]
+        check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
+        if min(sizes) < max(sizes):
+            category = torch.arange(max(sizes), device=logits.device)
+            beyond = category >= integers(sizes, logits.device)[:, None]
+            logits = logits.masked_fill(beyond, -torch.inf)
+        log_probs = widened(logits).log_softmax(-1)
+        if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
+            bad = tuple(log_probs.isnan().nonzero()[0].tolist())
+            raise ValueError(
+                f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities "
+                f"at index {bad[:-2]}: its logits are NaN, or every category is masked (-inf)."
+            )
+        return log_probs
+
+    def log_conditionals(self, x: Points, validate: bool = True) -> Float[Tensor, "*lead d k"]:
+        """Return log q(x_i = k | earlier variables as in x) for every i and k.
+
+        This is one teacher-forced pass, differentiable.
+        """
+        return self._stacked(self.raw_logits(x), x, validate)
+
+    def _stacked(self, raw: list[Tensor], x: Points, validate: bool) -> Float[Tensor, "*lead d k"]:
+        """Return the logits of all blocks, normalised, by variable."""
+        k = max(self.cardinalities)
+        parts: list[Tensor | None] = [None] * len(self.cardinalities)
+        for block, logits in enumerate(raw):
+            log_probs = self.block_log_probs(logits, block, x.shape[:-1], validate)
+            log_probs = pad(log_probs, (0, k - log_probs.shape[-1]), value=-torch.inf)
+            for position, variable in enumerate(self.blocks[block]):
+                parts[variable] = log_probs[..., position, :]
+        return torch.stack([part for part in parts if part is not None], -2)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        most = max(self.cardinalities) - 1
+        return constraints.independent(constraints.integer_interval(0, most), 1)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        shape = self._extended_shape(torch.Size(sample_shape))
+        with torch.no_grad():
+            points = self.direct_draws(prod(torch.Size(sample_shape)), None)
+            if points is None:
+                u = torch.rand(shape, dtype=torch.promote_types(self.real, torch.float32), device=self.device)
+                points = self.from_uniforms(self._rows(u))
+            return points.reshape(shape)
+
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
+        """Return the points that the inverse CDF makes from uniforms, block by block."""
+        return ancestral(self, u, validate)
+
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
+        """Return independent points if there is a faster way than block by block, else None."""
+        return None
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
+            self._validate_sample(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        rows = self._rows(value.expand(shape).long())
+        return self.log_prob_of_rows(rows, bool(self._validate_args)).reshape(shape[:-1])
+
+    def log_prob_of_rows(self, x: Rows, validate: bool = True) -> Float[Tensor, "n *batch"]:
+        """Return the log-probabilities of points with one leading dimension."""
+        log_probs = self.log_conditionals(x, validate)
+        return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""
+        tail = self.batch_shape + self.event_shape
+        return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
+
+    @property
+    def points(self) -> int:
+        """The number of points that ``enumerate_support`` returns."""
+        return prod(self.cardinalities)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Return all points; those that a mask or a logit of -inf makes impossible are included."""
+        if self.points > MOST_POINTS:
+            raise NotImplementedError(
+                f"{type(self).__name__} has {readable(self.points)} points, too many to enumerate. "
+                "Estimate what you need from draws, q.sample((n,))."
+            )
+        values = self.all_points()
+        values = values.view(len(values), *[1] * len(self.batch_shape), *self.event_shape)
+        return values.expand((-1, *self.batch_shape, *self.event_shape)) if expand else values
+
+    def all_points(self) -> Int64[Tensor, "points d"]:
+        """Return the points of ``enumerate_support``, without a batch."""
+        grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
+        return torch.cartesian_prod(*grid).reshape(-1, len(grid))
+
+    def entropy(self) -> Tensor:
+        """Return the entropy, by enumeration.
+
+        If that is too expensive, estimate it: ``E(lambda x: -q.log_prob(x).detach(), q)`` has the
+        right value and the right gradient with any unbiased E, such as :class:`~catlog.RLOO`. (The
+        mean of ``-q.log_prob(x)`` over draws x has the right value, but a gradient that is zero in
+        expectation.)
+        """
+        return entropy_of(self.log_prob(self.enumerate_support()), 0)
+
+    def marginals(self) -> Float[Tensor, "*batch d k"]:
+        """Return q(x_i = k) for every i and k, by enumeration."""
+        points = self.enumerate_support()
+        prob = self.log_prob(points).exp()
+        return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
+        wanted = torch.Size(batch_shape)
+        if not broadcasts(self.batch_shape, wanted):
+            raise ValueError(
+                f"{type(self).__name__}: `batch_shape` must be one that {tuple(self.batch_shape)} "
+                f"expands to, but it is {tuple(wanted)}."
+            )
+        new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
+        missing = {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
+        new.__dict__.update(missing)
+        Distribution.__init__(new, wanted, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+
+def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
+    """Return the shape of a batch, or raise if a single size was given."""
+    if isinstance(batch_shape, int):
+        raise TypeError(
+            f"{owner}: `batch_shape` must be a tuple of sizes, but {batch_shape} was given. Pass "
+            f"({batch_shape},)."
+        )
+    return torch.Size(batch_shape)
+
+
+def dtype_and_device(
+    dtype: torch.dtype | None, device: torch.device | str | None, tensors: Sequence[Tensor]
+) -> tuple[torch.dtype, torch.device]:
+    """Return what is given, else those of the first tensor, else torch's defaults."""
+    first = tensors[0] if tensors else torch.empty(0)
+    if isinstance(device, str):
+        device = torch.device(device)
+    return dtype or first.dtype, device or first.device
+
+
+def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
+    """Raise unless a conditional returned logits of the expected shape."""
+    if not isinstance(logits, Tensor) or logits.shape != expected:
+        returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"q: the conditional of variable {variable} must return logits of shape "
+            f"{tuple(expected)}, but it returned {returned}."
+        )
+
+
+def entropy_of(log_probs: Tensor, dim: int) -> Tensor:
+    """Return the entropy along a dimension; impossible categories get no gradient."""
+    probs = log_probs.exp()
+    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(dim)
+
+
+class IndependentBlocks(Ordered):
+    """Independent factors, given by normalised log-probabilities, as one block."""
+
+    def __init__(
+        self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
+    ) -> None:
+        self.log_probs = log_probs
+        self.cardinalities = cardinalities
+        self.blocks = (tuple(range(len(cardinalities))),)
+        self.ancestors = (frozenset(),)
+        self.real = log_probs.dtype
+        self.device = log_probs.device
+        super().__init__(log_probs.shape[:-2], log_probs.shape[-2:-1], validate_args=False)
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
+
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Tensor:
+        """Return the log-probabilities, which are normalised already."""
+        return self.log_probs.expand(lead + self.log_probs.shape[-2:])
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
+
+
+class WithOutputDimensions(Ordered):
+    """The distribution ``q`` with ``outputs`` more batch dimensions, of size 1.
+
+    Values of f have the size of its outputs there, so that they broadcast against probabilities.
+    The networks of q see points without these dimensions.
+    """
+
+    def __init__(self, q: Ordered, outputs: int) -> None:
+        self.q = q
+        self.outputs = outputs
+        self.blocks = q.blocks
+        self.cardinalities = q.cardinalities
+        self.ancestors = q.ancestors
+        self.real = q.real
+        self.device = q.device
+        self.fixed = q.fixed
+        self.incremental = q.incremental
+        self.end = q.end
+        self.form = q.form
+        super().__init__(q.batch_shape + (1,) * outputs, q.event_shape, validate_args=False)
+
+    def _without(self, tensor: Tensor, tail: int) -> Tensor:
+        """Remove the output dimensions, which stand before the last ``tail`` dimensions."""
+        lead = tensor.shape[: tensor.dim() - tail - self.outputs]
+        return tensor.reshape(lead + tensor.shape[tensor.dim() - tail :])
+
+    def _with(self, tensor: Any, tail: int) -> Any:
+        """Insert the output dimensions before the last ``tail`` dimensions.
+
+        Anything but a tensor is returned unchanged; reading it as logits raises an error.
+        """
+        if not isinstance(tensor, Tensor):
+            return tensor
+        split = tensor.dim() - tail
+        return tensor.reshape(tensor.shape[:split] + (1,) * self.outputs + tensor.shape[split:])
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self._with(self.q.conditional(self._without(x, 1), block), 2)
+
+    def raw_logits(self, x: Tensor) -> list[Tensor]:
+        return [self._with(raw, 2) for raw in self.q.raw_logits(self._without(x, 1))]
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
+
+    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self._with(self.q.log_prob_of_rows(self._without(x, 1), validate), 0)
+
+    def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
+        return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
+
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
+        return self._with(self.q.direct_draws(rows, generator), 1)
+
+    @property
+    def points(self) -> int:
+        return self.q.points
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._with(self.q.enumerate_support(expand), 1)
+
+    def start(self, lead: torch.Size) -> Any:
+        return self.q.start(lead[: len(lead) - self.outputs])
+
+    def next_logits(
+        self, block: int, x: Tensor, state: Any, previous: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        without = None if previous is None else self._without(previous, 0)
+        raw, state = self.q.next_logits(block, self._without(x, 1), state, without)
+        return self._with(raw, 2), state
+
+    def select_rows(self, state: Any, rows: Tensor) -> Any:
+        return self.q.select_rows(state, rows)
+
+
+def ancestral(
+    q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True
+) -> Int64[Tensor, "n *batch d"]:
+    """Return points of q made from uniforms, block by block, until all sequences have ended."""
+    lead = u.shape[:-1]
+    x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
+    state = q.start(lead) if q.incremental else None
+    previous = None
+    for block, variables in enumerate(q.blocks):
+        raw, state = q.next_logits(block, x, state, previous)
+        index = as_index(variables)
+        drawn = inverse_cdf(q.block_log_probs(raw, block, lead, validate).exp(), u[..., index])
+        if inside_functorch():  # where a mapped draw cannot be written into x
+            places = integers(variables, u.device).expand(drawn.shape)
+            x = x.scatter(-1, places, drawn)
+        else:
+            x[..., index] = drawn
+        previous = drawn[..., 0]
+        if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
+            x[..., block + 1 :] = q.end
+            break
+    return x
+
+
+def rows_of_state(state: Any, rows: Int64[Tensor, "selected"]) -> Any:
+    """Return the given rows of every tensor of a state."""
+    return tree_map(lambda tensor: tensor.index_select(0, rows), state)

@@ -1,1 +1,0 @@
-"""f at points: checked, in chunks, at neighbours, with its slope."""

@@ -1,1 +1,0 @@
-"""From q to points: uniforms, draws, Gumbel noise, interventions on one variable."""
