@@ -136,6 +136,9 @@ STRUCTURED = (
 )
 
 
+NAMES = tuple(SETTINGS)
+
+
 class Setup(NamedTuple):
     """One thing that is judged.
 
@@ -180,9 +183,11 @@ def supported(cls: Any, kind: str) -> bool:
     return kind in {str(entry) for entry in cls.supports}
 
 
-def setups() -> Iterator[Setup]:
-    """Make everything that is judged."""
+def setups(only: str | None = None) -> Iterator[Setup]:
+    """Make everything that is judged, of all estimators or of one."""
     for name, settings in SETTINGS.items():
+        if only not in (None, name):
+            continue
         cls = getattr(catlog.estimators, name)
         for setting in settings:
             for case in CASES.values():
@@ -195,6 +200,8 @@ def setups() -> Iterator[Setup]:
                     theta = torch.stack([case.theta, case.theta / 2])
                     features = structured_features(theta, case.points)
                     yield from _both(name, setting, label, case.distribution, theta, features)
+    if only not in (None, "SIMPLE"):
+        return
     # Subsets are not of independent bits, but SIMPLE knows their marginals.
     case = STRUCTURED_CASES["masked subset"]
     theta = torch.stack([case.theta, case.theta / 2])

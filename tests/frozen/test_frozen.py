@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 
-from .judge import Setup, numbers, read, setups
+from .judge import NAMES, numbers, read, setups
 
 FROZEN = read()
 
 
-@pytest.mark.parametrize("setup", setups(), ids=lambda setup: setup.name)
-def test_same_numbers(setup: Setup) -> None:
-    np.testing.assert_allclose(numbers(setup), FROZEN[setup.name], rtol=1e-10, atol=1e-10)
+@pytest.mark.parametrize("name", NAMES)
+def test_same_numbers(name: str) -> None:
+    judged = 0
+    for setup in setups(name):
+        judged += 1
+        np.testing.assert_allclose(
+            numbers(setup), FROZEN[setup.name], rtol=1e-10, atol=1e-10, err_msg=setup.name
+        )
+    assert judged == sum(key.startswith(f"{name}(") for key in FROZEN)

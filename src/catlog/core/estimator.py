@@ -207,8 +207,8 @@ class Estimator(Generic[Q]):
         def zero(x: Tensor) -> Tensor:
             nonlocal count
             count += len(x)
-            batch = x.dim() - len(factors.event_shape)
-            return (x.to(factors.real) * 0).flatten(batch).sum(-1) if batch < x.dim() else x * 0.0
+            lead = x.shape[: x.dim() - len(factors.event_shape)]
+            return (x.to(factors.real) * 0).reshape(*lead, -1).sum(-1)
 
         factors = view(q, 0, self.accepts, type(self).__name__, self.instead)
         self._count(zero, q)

@@ -181,7 +181,7 @@ class Randomness:
     def _listing(self) -> str:
         return ", ".join(f"{name} {shape}" for name, shape in self.taken if name != "points")
 
-    def rand(self, shape: tuple[int, ...]) -> Tensor:
+    def _rand(self, shape: tuple[int, ...]) -> Tensor:
         return rand(shape, self.q.real, self.q.device, self.generator)
 
     def _dependent(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ..core.ordered import rows_of_state
 from ..core.tracing import can_inspect
 
 

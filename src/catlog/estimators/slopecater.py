@@ -103,6 +103,8 @@ class SlopeCateR(Learner[RelaxableFactors]):
         pairs: whether a correction takes one other category instead of all k - 1; None: if k - 1 is
             more than 2 N / 3.
         every: R, the mean number of calls per call with corrections.
+        fits: learn this many separate fits, one for each entry of the first batch dimension of q,
+            as for models that are stacked there; None: one for all.
 
     >>> logits = torch.zeros(3, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)

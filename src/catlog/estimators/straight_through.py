@@ -26,23 +26,16 @@ R = TypeVar("R", bound=RelaxableFactors)
 class Through(Estimator[R]):
     """The mean of f at draws of independent variables, differentiated through the draws.
 
-    A subclass defines :meth:`mean` or, if its draws are not those of q, :meth:`points`.
+    A subclass defines :meth:`points`. It can be used without f as well, by :func:`catlog.sample`.
     """
 
     samples: int = 1
-    _: KW_ONLY
-    sampling: Sampling = "independent"
 
     unbiased = False
     differentiates_f = True
 
     def points(self, q: R, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draw.points(self.samples, self.sampling)
-        return q.through(x, q.to_point(self.mean(q, x, draw)))
-
-    def mean(self, q: R, x: Tensor, draw: Randomness) -> Float[Tensor, "#n *batch d k"]:
-        """Return what is differentiated in place of the draws x, a number per category."""
         raise NotImplementedError
 
     def estimate(self, f: Evaluator, q: R, draw: Randomness) -> Estimate:
@@ -50,7 +43,23 @@ class Through(Estimator[R]):
         return Estimate(mean, mean)
 
 
-class StraightThrough(Through[RelaxableFactors]):
+class ThroughDraws(Through[R]):
+    """The mean of f at draws of q. A subclass defines :meth:`mean` or :meth:`points`."""
+
+    samples: int = 1
+    _: KW_ONLY
+    sampling: Sampling = "independent"
+
+    def points(self, q: R, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+        x = draw.points(self.samples, self.sampling)
+        return q.through(x, q.to_point(self.mean(q, x, draw)))
+
+    def mean(self, q: R, x: Tensor, draw: Randomness) -> Float[Tensor, "#n *batch d k"]:
+        """Return what is differentiated in place of the draws x, a number per category."""
+        raise NotImplementedError
+
+
+class StraightThrough(ThroughDraws[RelaxableFactors]):
     r"""The derivative of f at the draw, used as the derivative of f in the probabilities.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
@@ -81,7 +90,7 @@ class StraightThrough(Through[RelaxableFactors]):
         return q.through(draw.points(self.samples, self.sampling), q.mean_point)
 
 
-class DARN(Through[Bits]):
+class DARN(ThroughDraws[Bits]):
     r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
@@ -127,7 +136,7 @@ class DARN(Through[Bits]):
         return q.weighted(x, 0.0, 1.0) if self.order == 1 else q.weighted(x, 0.5, 0.5)
 
 
-class ReinMax(Through[RelaxableFactors]):
+class ReinMax(ThroughDraws[RelaxableFactors]):
     r"""Straight-through of second order: differences of f are approximated by the trapezoidal rule.
 
     .. math::
@@ -298,7 +307,7 @@ class GumbelSoftmax(Through[RelaxableFactors]):
         return discrete + (relaxed - constant)
 
 
-class GumbelRao(Through[RelaxableFactors]):
+class GumbelRao(ThroughDraws[RelaxableFactors]):
     r"""Straight-through Gumbel-Softmax, averaged over the noise that gives the same draw.
 
     .. math::
@@ -403,7 +412,7 @@ def is_learned(temperature: float | Tensor) -> bool:
     return isinstance(temperature, Tensor) and temperature.requires_grad
 
 
-class ReinMaxRao(Through[RelaxableFactors]):
+class ReinMaxRao(ThroughDraws[RelaxableFactors]):
     r"""ReinMax, with the derivative at the midpoint averaged as in Gumbel-Rao.
 
     .. math::
@@ -460,7 +469,7 @@ def _log_midpoint(q: Factors, index: Int64[Tensor, "n *batch d"]) -> Float[Tenso
     return ((q.is_drawn(index) + q.log_conditionals(index).detach().exp()) / 2).log()
 
 
-class ReinMaxCV(Through[RelaxableFactors]):
+class ReinMaxCV(ThroughDraws[RelaxableFactors]):
     r"""ReinMax, plus a control variate: Gumbel-Rao minus Gumbel-Softmax at the midpoint.
 
     .. math::
@@ -521,7 +530,7 @@ class ReinMaxCV(Through[RelaxableFactors]):
         return reinmax_mean(q, x, q.p) + self.control_weight * (rao - drawn)
 
 
-class GappedStraightThrough(Through[RelaxableFactors]):
+class GappedStraightThrough(ThroughDraws[RelaxableFactors]):
     r"""Straight-through at logits that are moved, so that they favour the draw by a gap.
 
     .. math::
@@ -602,7 +611,7 @@ def automatic_gap(p: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return -(-p).log1p() / p
 
 
-class DecoupledStraightThrough(Through[RelaxableFactors]):
+class DecoupledStraightThrough(ThroughDraws[RelaxableFactors]):
     r"""Straight-through Gumbel-Softmax with one temperature for draws and one for derivatives.
 
     .. math::
@@ -657,7 +666,7 @@ class DecoupledStraightThrough(Through[RelaxableFactors]):
         return q.through(x, q.to_point(soft))
 
 
-class MinimumVarianceStraightThrough(Through[RelaxableFactors]):
+class MinimumVarianceStraightThrough(ThroughDraws[RelaxableFactors]):
     r"""The derivative of the draw with the lowest variance for its bias on quadratic f.
 
     .. math::
@@ -885,8 +894,9 @@ class SIMPLE(Estimator[RelaxableFactors | DependentFactors]):
         subset = q.distribution
         if isinstance(q, DependentFactors) and isinstance(subset, Subset):
             mean = subset.mean.reshape(q.batch_shape + q.event_shape)
+            points = draw.points(self.samples).to(mean.dtype) + (mean - mean.detach())
         else:
-            mean = relaxable(q, "SIMPLE").mean_point
-        x = draw.points(self.samples).to(mean.dtype)
-        value = f.through(x + (mean - mean.detach())).mean(0)
+            factors = relaxable(q, "SIMPLE")
+            points = factors.through(draw.points(self.samples), factors.mean_point)
+        value = f.through(points).mean(0)
         return Estimate(value, value)

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from catlog.distributions.factors import factors
-from catlog.estimator import Estimator
-from catlog.estimators import SlopeCateR
+from catlog.core.estimator import Estimator
+from catlog.core.view import view
 
 from .cases import CASES, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import expected
-from .settings import chosen_per_draw, supports
+from .settings import chosen_per_draw, supports, tape
 
 FALSE_ALARMS = 1e-6  # probability that a z-test rejects an unbiased estimator
 MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
@@ -30,18 +30,18 @@ def z_limit(numbers: int) -> float:
     return NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * numbers))
 
 
-def home(E: Estimator) -> Case:
+def home(E: Estimator[Any]) -> Case:
     """Return a case that E takes: of three categories where it can."""
     return CASES["one-hot" if supports(E, "one-hot") else "bits"]
 
 
-def takes(E: Estimator, case: Case) -> bool:
+def takes(E: Estimator[Any], case: Case) -> bool:
     """Return whether E takes the distribution of the case."""
-    d = factors(case.distribution(case.theta)).d
+    d = view(case.distribution(case.theta)).d
     return supports(E, case.kind) and chosen_per_draw(E) <= d
 
 
-def pairs(selected: Mapping[str, Estimator], names: Iterable[str] = CASES) -> list[object]:
+def pairs(selected: Mapping[str, Estimator[Any]], names: Iterable[str] = CASES) -> list[object]:
     """Return each estimator with each of the cases that it takes, as parameters for pytest."""
     import pytest  # needed only where tests are collected
 
@@ -53,9 +53,9 @@ def pairs(selected: Mapping[str, Estimator], names: Iterable[str] = CASES) -> li
     ]
 
 
-def few_outcomes(E: Estimator, case: Case) -> bool:
+def few_outcomes(E: Estimator[Any], case: Case) -> bool:
     """Return whether E's sampler has few enough outcomes to enumerate them."""
-    rows = E.rows(case.distribution(case.theta)) if E.randomness else 0
+    rows = dict(tape(E, case.distribution(case.theta))).get("points", (0,))[0]
     return len(case.points) ** min(rows, 12) <= MOST_OUTCOMES
 
 
@@ -92,14 +92,16 @@ def scores(value: Tensor, gradient: Tensor, case: Case, f: FeatureFunction) -> T
     return torch.cat(result)
 
 
-def draw_randomness(E: Estimator, q: Distribution) -> dict[str, Tensor]:
-    """Draw what E takes as ``x``, ``chosen`` and ``start``, so that two calls can share it."""
-    rows, batch = E.rows(q), q.batch_shape
-    law = factors(q)
-    starts = 2 if isinstance(E, SlopeCateR) and E.uses_pairs(law.k) else 1
-    makers: dict[str, Callable[[], Tensor]] = {
-        "x": lambda: q.sample((rows,)),
-        "chosen": lambda: torch.rand(rows, *batch, law.d).argsort(-1)[..., : chosen_per_draw(E)],
-        "start": lambda: torch.rand(starts, *batch, dtype=law.probs.dtype),
-    }
-    return {name: makers[name]() for name in E.randomness}
+def draw_randomness(E: Estimator[Any], q: Distribution) -> dict[str, Any]:
+    """Draw what a call of E draws, as arguments that inject it, so that two calls can share it."""
+    noise = []
+    injected: dict[str, Any] = {}
+    for name, shape in tape(E, q):
+        if name == "points":
+            injected["x"] = q.sample((shape[0],))
+        elif name == "variables":
+            order = torch.rand(*shape[:-1], view(q).d).argsort(-1)
+            noise.append(order[..., : shape[-1]])
+        else:
+            noise.append(torch.rand(shape, dtype=view(q).real))
+    return injected | ({"noise": tuple(noise)} if noise else {})

@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import one_hot
 
 from catlog.distributions import Categoricals
-from catlog.estimator import Kind
+from catlog.core.categories import Kind
 
 FeatureFunction = Callable[[Tensor, Tensor], Tensor]  # of features [..., 6] and a parameter [6]
 

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from catlog.distributions.factors import factors
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
+from catlog.core.factors import RelaxableFactors
+from catlog.core.view import view
 from catlog.estimators import SlopeCateR
-from catlog.estimators.catlog_trick.corrections import gradient_scale, selection_probabilities
+from catlog.estimators.slopecater import gradient_scale, selection_probabilities
 
 from .cases import Case, FeatureFunction
-from .settings import chosen_per_draw
+from .settings import chosen_per_draw, tape
 
 Moments = tuple[Tensor, Tensor, Tensor]  # a value, and its gradients in theta and in f's parameter
 
@@ -47,19 +48,20 @@ def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
     return dealt.view(-1, rows, per_draw).movedim(1, 0)
 
 
-def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
+def every_start(E: Estimator[Any], case: Case) -> tuple[Tensor, Tensor]:
     """Return middles [starts, cells] and sizes of the cells of ``start`` with the same corrections.
 
     The first start decides which variables are corrected. With pairs, a second one decides to which
     category they change, by the CDF of those that were not drawn.
     """
     assert isinstance(E, SlopeCateR), "the cells of `start` are known for SlopeCateR only"
-    law = factors(case.distribution(case.theta))
-    size = gradient_scale(law.probs) * E.sizes(law.d)
-    turns = E.turns(law.k)
-    axes = [intervals(turns * selection_probabilities(size)[1])]
-    if E.uses_pairs(law.k):
-        rest = law.probs.unsqueeze(-2) * (1 - torch.eye(law.k))  # [d, drawn, k]
+    q = view(case.distribution(case.theta))
+    assert isinstance(q, RelaxableFactors)
+    p, turns = q.coordinates_of_q()[0], E.turns(q.k)
+    ends = selection_probabilities(gradient_scale(p) * E.sizes(q.d))[1]
+    axes = [intervals(turns * ends)]
+    if E.uses_pairs(q.k):
+        rest = q.p.unsqueeze(-2) * (1 - torch.eye(q.k))  # [d, drawn, k]
         total = rest.sum(-1, keepdim=True)  # 0 if the drawn category is certain
         ends = rest.cumsum(-1) / torch.where(total > 0, total, 1.0)
         shift = torch.arange(turns) / turns
@@ -75,7 +77,7 @@ def intervals(ends: Tensor) -> tuple[Tensor, Tensor]:
     return (ends[1:] + ends[:-1]) / 2, ends.diff()
 
 
-def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Moments:
+def expectation(E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor) -> Moments:
     """Return the expectation of the estimator's value and gradients over all outcomes."""
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
 
@@ -87,22 +89,23 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
     return with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
 
 
-def all_outcomes(E: Estimator, case: Case) -> tuple[dict[str, Any], Tensor]:
+def all_outcomes(E: Estimator[Any], case: Case) -> tuple[dict[str, Any], Tensor]:
     """Return all outcomes of E's sampler, as arguments that inject them, with probabilities."""
-    if not E.randomness:
-        return {}, torch.ones(1, dtype=torch.float64)
     q = case.distribution(case.theta)
-    x, weight = outcomes(case, E.rows(q))
-    injected: dict[str, Any] = {}
-    if "chosen" in E.randomness:
-        chosen = every_deck(factors(q).d, len(x), chosen_per_draw(E))
-        decks = chosen.shape[1]
-        injected["chosen"] = chosen.repeat_interleave(x.shape[1], 1)
+    taken = dict(tape(E, q))
+    if not taken:
+        return {}, torch.ones(1, dtype=torch.float64)
+    x, weight = outcomes(case, taken["points"][0])
+    noise: Tensor | None = None
+    if "variables" in taken:
+        noise = every_deck(view(q).d, len(x), chosen_per_draw(E))
+        decks = noise.shape[1]
+        noise = noise.repeat_interleave(x.shape[1], 1)
         x = x.repeat(1, decks, *[1] * (x.dim() - 2))
         weight = weight.repeat(decks) / decks
-    if "start" in E.randomness:
+    elif "uniform" in taken:
         start, length = every_start(E, case)
-        injected["start"] = start.repeat(1, x.shape[1])
+        noise = start.repeat(1, x.shape[1])
         x = x.repeat_interleave(start.shape[1], 1)
         weight = (weight[:, None] * length).flatten()
-    return injected | {"x": x}, weight
+    return {"x": x, "noise": noise}, weight

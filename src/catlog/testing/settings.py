@@ -1,12 +1,22 @@
 """The settings with which every estimator of the registry is judged."""
 
 import sys
+from copy import deepcopy
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
+from catlog.core.categories import Kind
+from catlog.core.estimator import Estimator
+from catlog.core.evaluator import Evaluator
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
 from catlog.estimators import ESTIMATORS
-from catlog.estimator import Estimator, Kind
 
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
@@ -82,7 +92,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 
 
-def select(**wanted: object) -> dict[str, Estimator]:
+def select(**wanted: object) -> dict[str, Estimator[Any]]:
     """Return every estimator, in every setting, whose attributes have the values ``wanted``.
 
     ``continuous`` may be asked for, too (see :func:`continuous`).
@@ -113,26 +123,51 @@ def one_of_each() -> list[object]:
     return [pytest.param(E, id=name) for name, E in first.items()]
 
 
-def continuous(E: Estimator) -> bool:
+def continuous(E: Estimator[Any]) -> bool:
     """Return whether the outcomes of E's sampler cannot be enumerated as independent draws of q.
 
-    Points that are drawn without replacement, or outside a set, are enumerated in
-    tests/estimators/sets.
+    Uniforms that are no coins are continuous noise, except those by which SlopeCateR selects.
     """
-    return "noise" in E.randomness or getattr(E, "draws_are_dependent", False)
+    return has_noise(E) and not hasattr(E, "turns")
 
 
-def chosen_per_draw(E: Estimator) -> int:
+def has_noise(E: Estimator[Any]) -> bool:
+    """Return whether E draws uniforms besides points of q."""
+    return any(name == "uniform" for name, _ in tape(E))
+
+
+def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
+    """Return what a call of E draws, by name and shape; from two variables where q is not given."""
+    if q is None:
+        q = _small(E)
+    factors = view(q, 0, E.accepts, type(E).__name__)
+    draw = Randomness(factors, generator=torch.Generator())
+
+    def f(x: Tensor) -> Tensor:
+        return (x.to(factors.real) * 0).reshape(*x.shape[: 1 + len(q.batch_shape)], -1).sum(-1)
+
+    deepcopy(E).estimate(Evaluator(f, factors), factors, draw)
+    return draw.taken
+
+
+def _small(E: Estimator[Any]) -> Distribution:
+    """Return a distribution of two variables that E takes."""
+    if Kind.ONE_HOT in E.supports:
+        return Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
+    return Independent(Bernoulli(logits=torch.zeros(2)), 1)
+
+
+def chosen_per_draw(E: Estimator[Any]) -> int:
     """Return how many variables E sums out in each draw; 0 where it does not choose them."""
     return getattr(E, "variables", None) or 0
 
 
-def supports(E: Estimator, kind: str) -> bool:
+def supports(E: Estimator[Any], kind: str) -> bool:
     """Return whether E takes distributions of this kind ("bits", "index", "one-hot", "mixed")."""
     return kind in E.supports and not (E.differentiates_f and kind in (Kind.INDEX, Kind.MIXED))
 
 
-def load_estimator(location: str) -> type[Estimator]:
+def load_estimator(location: str) -> type[Estimator[Any]]:
     """Return the class that FILE.py:CLASS names."""
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
@@ -145,12 +180,12 @@ def load_estimator(location: str) -> type[Estimator]:
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise ValueError(f"--estimator: {file} has no {name!r}.")
-    cls: type[Estimator] = getattr(module, name)
+    cls: type[Estimator[Any]] = getattr(module, name)
     return cls
 
 
 def judge_only(
-    cls: type[Estimator], *, dependent_draws: bool = False, noisy_on_constants: bool = False
+    cls: type[Estimator[Any]], *, noisy_on_constants: bool = False
 ) -> None:
     """Put ``cls`` in place of all estimators of the registry."""
     try:
@@ -159,17 +194,13 @@ def judge_only(
         raise ValueError(
             f"--estimator: {cls.__name__}() must work without arguments, but: {error}."
         ) from error
-    contract = {*vars(Estimator), *Estimator.__annotations__}
-    for member in sorted(contract):
-        if not member.startswith("_") and not hasattr(E, member):
-            raise ValueError(
-                f"--estimator: {cls.__name__} must have `{member}`, but it has none. "
-                "See catlog.Estimator for the contract."
-            )
+    if not isinstance(E, Estimator):
+        raise ValueError(
+            f"--estimator: {cls.__name__} must derive from catlog.Estimator. See its docstring for "
+            "the contract."
+        )
     ESTIMATORS.clear()
     ESTIMATORS[cls.__name__] = cls
-    setattr(catlog, cls.__name__, cls)
-    if dependent_draws:
-        cls.draws_are_dependent = True  # type: ignore[attr-defined]
+    setattr(catlog.estimators, cls.__name__, cls)
     if noisy_on_constants:
         NOISY_ON_CONSTANTS.add(cls.__name__)

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog.estimator import Estimator, Function, attach
+from catlog.core.estimator import Estimate, Estimator
+from catlog.core.evaluator import Evaluator
+from catlog.core.factors import Factors, IndependentFactors
+from catlog.core.randomness import Randomness
 from catlog.estimators import ESTIMATORS
 
 from .battery import (
@@ -26,7 +29,7 @@ from .battery import (
 )
 from .cases import CASES, FUNCTIONS, PARAMETER, Case, seeded
 from .enumeration import expectation, expected
-from .settings import NOISY_ON_CONSTANTS, continuous, estimators, select
+from .settings import NOISY_ON_CONSTANTS, continuous, estimators, select, tape
 
 KINDS = ("bits", "one-hot")
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
@@ -35,7 +38,7 @@ LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 @pytest.mark.parametrize(
     ("E", "case"), pairs(select(unbiased=True, target="expectation", continuous=False))
 )
-def test_unbiased(E: Estimator, case: Case) -> None:
+def test_unbiased(E: Estimator[Any], case: Case) -> None:
     """Value and gradient, in the parameters of q and f, by enumeration of all outcomes."""
     if not few_outcomes(E, case):
         pytest.skip("too many outcomes")
@@ -45,7 +48,7 @@ def test_unbiased(E: Estimator, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=True, continuous=True), KINDS))
-def test_unbiased_by_z_test(E: Estimator, case: Case) -> None:
+def test_unbiased_by_z_test(E: Estimator[Any], case: Case) -> None:
     """Where the noise is continuous: a z-test.
 
     The second assertion shows that it detects a gradient that is 10 % too long.
@@ -59,7 +62,7 @@ def test_unbiased_by_z_test(E: Estimator, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=False), KINDS))
-def test_biased(E: Estimator, case: Case) -> None:
+def test_biased(E: Estimator[Any], case: Case) -> None:
     """Shown by enumeration, or by 30 standard errors where the noise is continuous."""
     f = FUNCTIONS["network"]
     exact = expected(case, f, PARAMETER)[1]
@@ -82,14 +85,16 @@ def test_straight_through_is_unbiased_for_multilinear_f() -> None:
 
 
 class _Halved(catlog.RLOO):
-    def __call__(self, f: Function, q: Distribution, **options: Any) -> Tensor:
-        value = super().__call__(f, q, **options)  # 1/n in place of 1/(n-1)
-        return attach(value, value * (self.samples - 1) / self.samples)
+    def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
+        estimate = super().estimate(f, q, draw)  # 1/n in place of 1/(n-1)
+        n = self.samples
+        return Estimate(estimate.value, estimate.surrogate * (n - 1) / n)
 
 
 class _FirstVariableOnly(catlog.IndeCateR):
-    def __call__(self, f: Function, q: Distribution, **options: Any) -> Tensor:
-        return super().__call__(f, q, **{**options, "chosen": torch.zeros_like(options["chosen"])})
+    def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
+        draw.variables = lambda n, m: torch.zeros((n, *q.batch_shape, m), dtype=torch.int64)
+        return super().estimate(f, q, draw)
 
 
 BUGS = {
@@ -100,14 +105,14 @@ BUGS = {
 
 
 @pytest.mark.parametrize("E", BUGS.values(), ids=BUGS.keys())
-def test_the_judge_catches_a_planted_bug(E: Estimator) -> None:
+def test_the_judge_catches_a_planted_bug(E: Estimator[Any]) -> None:
     case, f = CASES["bits"], FUNCTIONS["sine"]
     got, exact = expectation(E, case, f, PARAMETER)[1], expected(case, f, PARAMETER)[1]
     assert (got - exact).norm() > 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize(("E", "case"), pairs(select()))
-def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
+def test_evaluations_as_promised(E: Estimator[Any], case: Case) -> None:
     q = case.distribution(case.theta.expand(4, *case.theta.shape))
     evaluations = 0
 
@@ -121,7 +126,7 @@ def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("E", "case"), pairs(select(continuous=False), KINDS))
-def test_batch_equals_loop(E: Estimator, case: Case) -> None:
+def test_batch_equals_loop(E: Estimator[Any], case: Case) -> None:
     """Separate expectations in one call do not influence each other; their draws are injected."""
     shifts = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())
     theta = (case.theta + shifts).requires_grad_()
@@ -136,7 +141,7 @@ def test_batch_equals_loop(E: Estimator, case: Case) -> None:
         E = deepcopy(E).eval()  # what it learns from the first call would change the second
     whole = call(theta, scale, **options)
     parts = [
-        call(theta[i, j], scale[i, j], **{key: value[:, i, j] for key, value in options.items()})
+        call(theta[i, j], scale[i, j], **_of_element(options, i, j))
         for i in range(2)
         for j in range(3)
     ]
@@ -144,6 +149,14 @@ def test_batch_equals_loop(E: Estimator, case: Case) -> None:
     totals = (whole.sum(), torch.stack(parts).sum())
     gradients = [torch.autograd.grad(total, theta)[0] for total in totals]
     torch.testing.assert_close(*gradients, rtol=1e-13, atol=1e-13)
+
+
+def _of_element(options: dict[str, Any], i: int, j: int) -> dict[str, Any]:
+    """Return the draws of one batch element; the batch is the second and third dimension."""
+    of = {"x": options["x"][:, i, j]} if "x" in options else {}
+    if "noise" in options:
+        of["noise"] = tuple(noise[:, i, j] for noise in options["noise"])
+    return of
 
 
 class _NoDerivative(torch.autograd.Function):
@@ -157,21 +170,21 @@ class _NoDerivative(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("E", estimators(differentiates_f=False))
-def test_derivative_of_f_not_used(E: Estimator) -> None:
+def test_derivative_of_f_not_used(E: Estimator[Any]) -> None:
     theta = torch.zeros(3, requires_grad=True)
     E(_NoDerivative.apply, Independent(Bernoulli(logits=theta), 1)).backward()
     assert theta.grad is not None
 
 
 @pytest.mark.parametrize("E", estimators(differentiates_f=True))
-def test_derivative_of_f_used_where_declared(E: Estimator) -> None:
+def test_derivative_of_f_used_where_declared(E: Estimator[Any]) -> None:
     theta = torch.zeros(3, requires_grad=True)
     with pytest.raises((AssertionError, ValueError), match="derivative"):
         E(_NoDerivative.apply, Independent(Bernoulli(logits=theta), 1)).backward()
 
 
 @pytest.mark.parametrize("E", estimators())
-def test_same_generator_same_result(E: Estimator) -> None:
+def test_same_generator_same_result(E: Estimator[Any]) -> None:
     case = home(E)
 
     def run(seed: int) -> tuple[Tensor, Tensor]:
@@ -185,12 +198,12 @@ def test_same_generator_same_result(E: Estimator) -> None:
     (value, gradient), (same_value, same_gradient), (new_value, _) = run(1), run(1), run(2)
     assert torch.equal(value, same_value)
     assert torch.equal(gradient, same_gradient)
-    assert torch.equal(value, new_value) == (not E.randomness)
+    assert torch.equal(value, new_value) == (not tape(E))
     assert torch.equal(state, torch.random.get_rng_state())  # the global generator is not used
 
 
 @pytest.mark.parametrize("E", estimators())
-def test_constant_f(E: Estimator) -> None:
+def test_constant_f(E: Estimator[Any]) -> None:
     """A constant f has no gradient; only REINFORCE and its relatives make noise of it."""
     case = home(E)
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
@@ -202,7 +215,7 @@ def test_constant_f(E: Estimator) -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize("E", estimators())
-def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
+def test_dtypes(E: Estimator[Any], dtype: torch.dtype, tolerance: float) -> None:
     """A narrower type gives the same result to its precision; bfloat16 still sums in float32.
 
     The draws are shared where they can be injected. Elsewhere the noise differs, and the means of
@@ -212,8 +225,9 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
     batch = 30 if shares_draws else 4000
     narrow = case.theta.expand(batch, *case.theta.shape).to(dtype)
     options = draw_randomness(E, case.distribution(narrow.double())) if shares_draws else {}
-    if "start" in options:
-        options["start"].fill_(0.8)  # where rounding does not decide which variable is corrected
+    for noise in options.get("noise", ()):
+        if noise.is_floating_point():
+            noise.fill_(0.8)  # where rounding does not decide which variable is corrected
     if isinstance(E, nn.Module):
         E = deepcopy(E).eval()
 
@@ -249,7 +263,7 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("E", estimators())
-def test_composes(E: Estimator) -> None:
+def test_composes(E: Estimator[Any]) -> None:
     """-log E[f] has the gradient of the chain rule at the returned value."""
     case = CASES["bits"]
     theta = case.theta.clone().requires_grad_()
@@ -270,7 +284,7 @@ def test_registry(name: str) -> None:
     E, text = cls(), cls.__doc__ or ""
     assert isinstance(E, Estimator)
     assert cls.__name__ == name
-    assert getattr(catlog, name) is cls
+    assert getattr(catlog.estimators, name) is cls
     assert ">>>" in text
     assert ".. math::" in text
     assert "Cost:" in text

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
 
 from .battery import few_outcomes, pairs
 from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import all_outcomes, outcomes, with_gradients
-from .settings import estimators, select
+from .settings import estimators, select, tape
 
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
 
@@ -38,7 +38,7 @@ def weights(shape: tuple[int, ...]) -> Tensor:
 @each_shape
 @pytest.mark.parametrize(("E", "case"), pairs(select(many_outputs=True)))
 def test_every_output_equals_a_call_of_its_own(
-    E: Estimator, case: Case, shape: tuple[int, ...]
+    E: Estimator[Any], case: Case, shape: tuple[int, ...]
 ) -> None:
     """With the same draws: the value, and the gradient of any combination of outputs."""
     f, dims = with_outputs(shape), len(shape)
@@ -67,7 +67,7 @@ def test_every_output_equals_a_call_of_its_own(
     pairs(select(many_outputs=True, unbiased=True, continuous=False), ("bits", "one-hot")),
 )
 def test_unbiased_for_a_mixture_of_outputs(
-    E: Estimator, case: Case, shape: tuple[int, ...]
+    E: Estimator[Any], case: Case, shape: tuple[int, ...]
 ) -> None:
     """Value and gradient of (w * E).sum(), by enumeration of all outcomes."""
     if not few_outcomes(E, case):
@@ -101,11 +101,11 @@ def test_logarithms_of_exact_expectations() -> None:
 
 
 @pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.IndeCateR(1), catlog.SCateR(1)], ids=repr)
-def test_products_of_independent_calls(E: Estimator) -> None:
+def test_products_of_independent_calls(E: Estimator[Any]) -> None:
     """The product of two outputs from independent calls is unbiased: all pairs of outcomes."""
     case, f = CASES["bits"], with_outputs((3,))
     theta = case.theta.clone().requires_grad_()
-    x, weight = outcomes(case, E.rows(case.distribution(theta)))
+    x, weight = outcomes(case, tape(E)[0][1][0])
     count = x.shape[1]
     q = case.distribution(theta.expand(count * count, *theta.shape))
 
@@ -124,14 +124,14 @@ def test_products_of_independent_calls(E: Estimator) -> None:
 
 
 @pytest.mark.parametrize("E", estimators(many_outputs=False))
-def test_refused_by_name(E: Estimator) -> None:
+def test_refused_by_name(E: Estimator[Any]) -> None:
     case = CASES["bits"]
     with pytest.raises(ValueError, match=f"outputs: {type(E).__name__} takes functions with one"):
         E(lambda x: x, case.distribution(case.theta), outputs=1)
 
 
 @pytest.mark.parametrize("E", estimators(many_outputs=True))
-def test_shapes_of_outputs_are_checked(E: Estimator) -> None:
+def test_shapes_of_outputs_are_checked(E: Estimator[Any]) -> None:
     case = CASES["bits"]
     q = case.distribution(case.theta)
     with pytest.raises(ValueError, match=r"must return 2 output dimensions per point"):
