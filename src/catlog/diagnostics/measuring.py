@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..checks import check_count, readable
 from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
+from ..estimators.parsing import parse_estimator
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
 from .kinds_of_calls import of_each_kind, shares_of_kinds
@@ -95,8 +96,8 @@ def compare(
         q: The distribution, or a callable that returns it. The callable gets the parameters as its
             arguments, ``q(*parameters)``, and a step includes calling it. If it needs none of them,
             because a network holds them, write ``lambda *_: make_q()``.
-        estimators: Names of the registry, estimators, or a dict of them by name; None: the whole
-            registry.
+        estimators: Estimators, their names or reprs (``"RLOO(4)"``), or a dict of them by name;
+            None: the whole registry.
         parameters: Tensors to take the gradient in; None: those that q was computed from, else the
             logits of q. Needed if q is a callable.
         samples: Give every estimator this many draws (equal samples).
@@ -323,8 +324,11 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     named: dict[str, Estimator] = {}
     for entry in list(ESTIMATORS) if estimators is None else estimators:
         E = _estimator(entry)
-        name = entry if isinstance(entry, str) else label(E)
-        if named.get(name, E) != E and not isinstance(entry, str):
+        if isinstance(entry, str):
+            named.setdefault(entry if entry in ESTIMATORS else label(E), E)
+            continue
+        name = label(E)
+        if named.get(name, E) != E:
             raise ValueError(
                 f"estimators: two different ones have the label {name}, which leaves out what "
                 "they learn and what their functions do. Give them names of your own in a "
@@ -335,13 +339,9 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
 
 
 def _estimator(entry: str | Estimator) -> Estimator:
-    """Return an estimator, also by its name in the registry; raise an error if it is neither."""
+    """Return an estimator, also by its repr or name; raise an error if it is neither."""
     if isinstance(entry, str):
-        if entry not in ESTIMATORS:
-            raise ValueError(
-                f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
-            )
-        return ESTIMATORS[entry]()
+        return parse_estimator(entry)
     if isinstance(entry, type) or not isinstance(entry, Estimator):
         raise TypeError(
             f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
