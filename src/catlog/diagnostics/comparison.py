@@ -159,13 +159,13 @@ class Comparison:
     def plot(self, path: Path | str) -> None:
         """Draw variance x time with its interval, and variance against time.
 
-        Needs the extra `experiments`.
+        Needs matplotlib.
         """
         try:
             from .comparison_plot import plot_comparison
         except ImportError as error:
             raise ImportError(
-                "Comparison.plot needs matplotlib: pip install 'catlog[experiments]'."
+                "Comparison.plot needs matplotlib: pip install matplotlib."
             ) from error
         plot_comparison(self, Path(path))
 

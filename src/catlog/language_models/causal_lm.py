@@ -34,7 +34,7 @@ class CausalLM(Autoregressive):
 
     Cost: drawing n completions of T tokens takes T passes over single tokens. ``log_prob`` takes
     one pass over whole texts.
-    Needs: transformers 4.56 or later (the extra ``transformers``) for the cache alone.
+    Needs: transformers 4.56 or later (``pip install transformers``) for the cache alone.
 
     Args:
         model: a causal model, such as ``AutoModelForCausalLM.from_pretrained(...)``. It is called
@@ -164,8 +164,8 @@ def filled_cache(cache: Cache) -> Any:
         from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ImportError(
-            "CausalLM: the cache needs transformers 4.56 or later. Install catlog[transformers], "
-            "or pass use_cache=False."
+            "CausalLM: the cache needs transformers: pip install 'transformers>=4.56'. Or pass "
+            "use_cache=False."
         ) from None
     filled = DynamicCache()
     for layer, (keys, values) in enumerate(cache):
