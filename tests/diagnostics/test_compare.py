@@ -609,6 +609,8 @@ def test_errors_about_estimators_and_gradients() -> None:
         compare(f, bits(zeros(3)), [RLOO], progress=False)
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
+    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but tensor"):
+        compare(f, bits(zeros(3)), torch.ones(2), progress=False)
     named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)
     assert isinstance(named["mine"].estimator, RLOO)
     q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)

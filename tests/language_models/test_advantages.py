@@ -377,6 +377,8 @@ SUFFIXES = {"estimator": "vineppo", "mask": MASK}
         (TypeError, r"`groups` must be None.*Pass int\(groups\)", {"groups": torch.tensor(2)}),
         (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),
+        (TypeError, r"`rewards` must be dense.*to_dense\(\)", {"rewards": ROWS.to_sparse()}),
+        (TypeError, r"`mask` must be dense.*to_dense\(\)", {"mask": MASK.to_sparse()}),
     ],
 )
 def test_errors_name_the_way_out(

@@ -1,7 +1,7 @@
 """Bias, variance and time of estimators, measured side by side on f and q."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf, nan, pi, sqrt
@@ -309,12 +309,14 @@ def train_estimator(
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     """Return the estimators by name."""
-    if isinstance(estimators, str | Estimator):
+    if estimators is None:
+        estimators = list(ESTIMATORS)
+    if isinstance(estimators, str | Estimator) or not isinstance(estimators, Iterable):
         raise TypeError(
             f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
             "list, [...]."
         )
-    if estimators is not None and not estimators:
+    if len(estimators) == 0:
         raise ValueError(
             "estimators: at least one is needed, but none was given. Leave the argument out for "
             "all of the registry."
@@ -322,7 +324,7 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     if isinstance(estimators, Mapping):
         return {name: _estimator(entry) for name, entry in estimators.items()}
     named: dict[str, Estimator] = {}
-    for entry in list(ESTIMATORS) if estimators is None else estimators:
+    for entry in estimators:
         E = _estimator(entry)
         if isinstance(entry, str):
             named.setdefault(entry if entry in ESTIMATORS else label(E), E)

@@ -89,6 +89,17 @@ def advantages(
     check_choice("advantages", "estimator", estimator, NAMES)
     check_number("advantages", "epsilon", epsilon, least=0)
     check_flag("advantages", "validate", validate)
+    for name, value in {
+        "rewards": rewards,
+        "mask": mask,
+        "tokens": tokens,
+        "values": values,
+    }.items():
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            raise TypeError(
+                f"advantages: `{name}` must be dense, but {value.layout} was given. Use "
+                f"{name}.to_dense()."
+            )
     check_rewards(rewards)
     is_alive = checked_mask(mask, rewards)
     check_extras(estimator, tokens, values, is_alive)

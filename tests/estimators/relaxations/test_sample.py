@@ -362,6 +362,11 @@ def test_wrong_arguments_of_the_drop_in_are_named() -> None:
         TypeError, match="gumbel_softmax: `tau` must be a number, but 'a' was given"
     ):
         catlog.gumbel_softmax(logits, "a")
+    for tau in (torch.ones(3, 1), torch.ones(4, 2, 3)):
+        with pytest.raises(
+            ValueError, match=r"gumbel_softmax: `tau` must .*\(2, 3\), but its shape"
+        ):
+            catlog.gumbel_softmax(logits, tau)
     with pytest.raises(TypeError, match=r"sample: .*Give an instance, as in ReinMax\(\)"):
         catlog.gumbel_softmax(logits, estimator=ReinMax)
 

@@ -11,6 +11,7 @@ from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
 from ...checks import (
+    broadcasts,
     check_flag,
     check_generator,
     check_positive,
@@ -159,9 +160,14 @@ def gumbel_softmax(
     (torch.Size([5, 3]), [1.0, 1.0, 1.0, 1.0, 1.0])
     """
     _check_logits("gumbel_softmax", logits, dim)
-    if not isinstance(tau, Tensor):  # a look at a tensor would wait for the device
+    if not isinstance(tau, Tensor):
         check_positive("gumbel_softmax", "tau", tau)
-    if eps != 1e-10:
+    elif not broadcasts(tau.shape, logits.shape):  # a look at its numbers would wait for the device
+        raise ValueError(
+            "gumbel_softmax: `tau` must be a number or broadcast to the logits, "
+            f"{tuple(logits.shape)}, but its shape is {tuple(tau.shape)}."
+        )
+    if not isinstance(eps, float) or eps != 1e-10:
         warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
     if estimator is not None:
         return sample(logits, estimator, dim=dim)
