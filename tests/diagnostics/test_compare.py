@@ -598,6 +598,8 @@ def test_estimators_may_be_given_as_they_are_printed() -> None:
     assert {row.name for row in result.rows} == names
     again = quick(f, bits(zeros(3)), [row.name for row in result.rows], repeats=2)
     assert {row.name for row in again.rows} == names
+    generated = quick(f, bits(zeros(3)), (text for text in texts), repeats=2)
+    assert {row.name for row in generated.rows} == names
     named = quick(f, bits(zeros(3)), {"mine": "RLOO(4)"}, repeats=2)
     assert named["mine"].samples == 4
     with pytest.raises(ValueError, match=r"two different ones have the label SlopeCateR\(2\)"):

@@ -316,7 +316,9 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
             f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
             "list, [...]."
         )
-    if len(estimators) == 0:
+    if not isinstance(estimators, Mapping):
+        estimators = list(estimators)
+    if not estimators:
         raise ValueError(
             "estimators: at least one is needed, but none was given. Leave the argument out for "
             "all of the registry."
