@@ -40,23 +40,19 @@ class Known(Protocol):
 
 
 def check_count(
-    owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
+    owner: str, name: str, value: object, least: int = 1, most: float = maxsize, hint: str = ""
 ) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
-    bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+    is_open = most >= maxsize
+    bounds = f"at least {least}" if is_open else f"between {least} and {most}"
     advice = f" {hint}" if hint else ""
     if isinstance(value, bool) or not isinstance(value, int):
-        if callable(value):
-            advice = f" Make an instance first: E = {owner}(), then E(f, q)."
-        kind = f"an int {bounds}" if most is not None else f"an int of {bounds}"
+        kind = f"an int of {bounds}" if is_open else f"an int {bounds}"
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.{advice}")
-    if value < least or (most is not None and value > most):
+    if not least <= value <= most:
+        bounds = "at most 2^63 - 1" if is_open and value > most else bounds
         raise ValueError(
             f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.{advice}"
-        )
-    if value > maxsize:
-        raise ValueError(
-            f"{owner}: `{name}` must fit into 64 bits, but {readable(value)} was given."
         )
 
 
@@ -329,7 +325,8 @@ def with_known_arguments(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Let a function answer arguments that it does not have with its own ones, and with advice.
 
-    ``advice`` makes a sentence of their names; those of surplus positions are missing.
+    ``advice`` makes a sentence of their names; those of surplus positions are missing. The
+    constructor of an estimator also answers ``RLOO(f, q)``.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -337,15 +334,22 @@ def with_known_arguments(
         names = [name for name in parameters if name != "self"]
         keyword_only = [name for name in names if parameters[name].kind == Parameter.KEYWORD_ONLY]
         most = len(parameters) - len(keyword_only)
+        owner = function.__qualname__.removesuffix(".__init__")
+        is_constructor = "self" in parameters
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            if is_constructor and len(args) > 1 and callable(args[1]):
+                raise TypeError(
+                    f"{owner}: `{names[0]}` must be a number, but {args[1]!r} was given. Make an "
+                    f"instance first: E = {owner}(), then E(f, q)."
+                )
             unknown = [name for name in kwargs if name not in parameters]
             if unknown or len(args) > most:
                 given = [f"`{name}`" for name in unknown] or [f"{args[most]!r} without a name"]
                 message = (
-                    f"{function.__qualname__.removesuffix('.__init__')}: the arguments are "
-                    f"{', '.join(names)}, but {' and '.join(given)} was given. {advice(unknown)}"
+                    f"{owner}: the arguments are {', '.join(names)}, but {' and '.join(given)} "
+                    f"was given. {advice(unknown)}"
                 )
                 raise TypeError(message.rstrip())
             return function(*args, **kwargs)

@@ -775,6 +775,8 @@ def test_a_class_is_called_instead_of_an_instance(cls, q):
         rf"{name}: the arguments are .*but `x` was given\. Make an instance.*E\(f, q, x=\.\.\.\)"
     )
     with pytest.raises(TypeError, match=message):
+        cls(x=torch.zeros(1, 2, 3))
+    with pytest.raises(TypeError, match=instance):
         cls(total, q, x=torch.zeros(1, 2, 3))
 
 
@@ -833,7 +835,7 @@ def test_integers_that_torch_cannot_hold(q, number):
     for call in (
         lambda: GumbelSoftmax(temperature=number),
         lambda: RLOO(number),
-        lambda: Exact(limit=number),
+        lambda: IndeCateR(chunk_size=number),
         lambda: RLOO(2)(total, q, outputs=number),
         lambda: catlog.gumbel_softmax(torch.zeros(3), number),
     ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
+from sys import maxsize
 
 import torch
 from torch import Tensor, nn
@@ -179,7 +180,8 @@ def _check_numbers(
             "other; give one."
         )
     for name, count in counts.items():
-        check_count("compare", name, count, least={"repeats": 2, "training": 0}.get(name, 1))
+        least = {"repeats": 2, "training": 0}.get(name, 1)
+        check_count("compare", name, count, least, inf if name == "limit" else maxsize)
 
 
 @dataclass
