@@ -141,7 +141,8 @@ def check_temperature(
 ) -> None:
     """Raise unless ``value`` is a finite number above 0, or a tensor of one; ``many``: of some."""
     if not isinstance(value, Tensor):
-        return check_positive(owner, name, value)
+        check_positive(owner, name, value)
+        return check_number(owner, name, value, 1e-30)  # float32 would make 0 of one below 1e-45
     if not value.is_floating_point() or not (many or value.shape in ((), (1,))):
         expected = "a tensor of floats" if many else "a tensor of one float"
         advice = "" if many else " GumbelSoftmax takes a temperature per variable."
@@ -151,7 +152,7 @@ def check_temperature(
         )
     if can_inspect(True, value) and value.numel() > 0:
         for extreme in value.aminmax():
-            check_positive(owner, name, extreme.item())
+            check_temperature(owner, extreme.item(), name)
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:

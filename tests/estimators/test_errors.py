@@ -308,6 +308,11 @@ WRONG_VALUES = [
     ("GappedStraightThrough", "gap", -1, r"must be in .* but -1"),
     ("GumbelRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
     ("ReinMaxRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
+    *(
+        (owner, "temperature", 1e-300, r"must be in \[1e-30, inf\), but 1e-300 was given")
+        for owner in ("GumbelSoftmax", "GumbelRao", "ReinMax", "REBAR", "RELAX")
+    ),
+    ("DirectOptimisation", "epsilon", 1e-300, "must be a number other than 0, but 1e-300"),
     ("DirectOptimisation", "epsilon", 0.0, r"must be a number other than 0, but 0\.0 was given"),
     ("DARN", "order", 3, "must be between 1 and 2, but 3 was given"),
     ("ReDGE", "steps", 0, "must be at least 1, but 0 was given"),
