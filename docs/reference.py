@@ -29,7 +29,7 @@ BLOCKS = ["distributions.factors", "distributions.conditionals", "sampling.draw"
 BLOCKS += ["sampling.interventions", "evaluation.evaluate", "evaluation.neighbours"]
 BLOCKS += ["estimators.logit_gradients", "estimators.relaxations.relaxation", "checks"]
 TRAINING = ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"]
-TRAINING += ["CountDifferences", "log_expectation", "sample"]
+TRAINING += ["CountDifferences", "log_expectation", "sample", "gumbel_softmax"]
 
 
 def public(module: ModuleType) -> list[str]:

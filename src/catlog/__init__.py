@@ -22,6 +22,7 @@ from .estimators.catlog_trick import *
 from .estimators.control_variates import *
 from .estimators.coupled_draws import *
 from .estimators.relaxations import *
+from .estimators.relaxations.sampling_layer import gumbel_softmax as gumbel_softmax
 from .estimators.relaxations.sampling_layer import sample as sample
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
@@ -64,6 +65,7 @@ else:  # type checkers read a literal `__all__` only
         "compare_layers",
         "compiled_step",
         "functions",
+        "gumbel_softmax",
         "log_expectation",
         "problems",
         "register_distribution",

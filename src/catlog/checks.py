@@ -1,8 +1,12 @@
 """Checks of arguments and values. Errors say what was expected, what was given and what to do."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
 from math import floor, inf, log10
-from sys import float_info
-from typing import Protocol, runtime_checkable
+from numbers import Real
+from sys import float_info, maxsize
+from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -10,6 +14,8 @@ from torch import Tensor, nn
 
 from .tracing import can_inspect
 
+P = ParamSpec("P")
+T = TypeVar("T")
 LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
 
 
@@ -34,16 +40,20 @@ class Known(Protocol):
 
 
 def check_count(
-    owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
+    owner: str, name: str, value: object, least: int = 1, most: float = maxsize, hint: str = ""
 ) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
-    bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+    is_open = most >= maxsize
+    bounds = f"at least {least}" if is_open else f"between {least} and {most}"
     advice = f" {hint}" if hint else ""
     if isinstance(value, bool) or not isinstance(value, int):
-        kind = f"an int {bounds}" if most is not None else f"an int of {bounds}"
+        kind = f"an int of {bounds}" if is_open else f"an int {bounds}"
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.{advice}")
-    if value < least or (most is not None and value > most):
-        raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.{advice}")
+    if not least <= value <= most:
+        bounds = "at most 2^63 - 1" if is_open and value > most else bounds
+        raise ValueError(
+            f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.{advice}"
+        )
 
 
 def check_chunk_size(owner: str, value: object) -> None:
@@ -75,10 +85,11 @@ def check_validate(validate: object) -> None:
 
 def check_outputs(outputs: object) -> None:
     """Raise unless ``outputs`` is a number of dimensions. Estimators get here when they read q."""
-    if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 0:
+    if isinstance(outputs, bool) or not isinstance(outputs, int) or not 0 <= outputs <= 32:
+        shown = readable(outputs) if isinstance(outputs, int) else repr(outputs)
         raise ValueError(
-            "outputs must be the number of output dimensions of f, an integer of at least 0, but "
-            f"{outputs!r} was given. If f returns [n, *batch, 3], pass outputs=1."
+            "outputs must be the number of output dimensions of f, an integer from 0 to 32, but "
+            f"{shown} was given. If f returns [n, *batch, 3], pass outputs=1."
         )
 
 
@@ -104,11 +115,18 @@ def check_number(
     kind: str = "a number",
 ) -> None:
     """Raise unless ``value`` is finite and ``least <= value < most`` (``closed``: ``<= most``)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
+    if not isinstance(value, int | float):  # of NumPy, whose comparisons warn of an overflow
+        value = float(value)
     if not (abs(value) <= LARGEST and least <= value <= most and (closed or value < most)):
         bounds = "finite" if least == -inf else f"in [{least}, {most}{']' if closed else ')'}"
-        raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.")
+        raise ValueError(f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.")
+    if isinstance(value, int) and abs(value) > maxsize:
+        raise ValueError(
+            f"{owner}: `{name}` must be a float if it is as large as {readable(value)}. Write "
+            f"{value:.0e}."
+        )
 
 
 def check_positive(owner: str, name: str, value: object) -> None:
@@ -118,17 +136,23 @@ def check_positive(owner: str, name: str, value: object) -> None:
         raise ValueError(f"{owner}: `{name}` must be positive, but {value} was given.")
 
 
-def check_temperature(owner: str, value: object, name: str = "temperature") -> None:
-    """Raise unless ``value`` is a finite number above 0, or a 0-d tensor of one."""
+def check_temperature(
+    owner: str, value: object, name: str = "temperature", *, many: bool = False
+) -> None:
+    """Raise unless ``value`` is a finite number above 0, or a tensor of one; ``many``: of some."""
     if not isinstance(value, Tensor):
-        return check_positive(owner, name, value)
-    if value.dim() > 0 or not value.is_floating_point():
-        tensor = f"one of {value.dtype} with shape {tuple(value.shape)}"
+        check_positive(owner, name, value)
+        return check_number(owner, name, value, 1e-30)  # float32 would make 0 of one below 1e-45
+    if not value.is_floating_point() or not (many or value.shape in ((), (1,))):
+        expected = "a tensor of floats" if many else "a tensor of one float"
+        advice = "" if many else " GumbelSoftmax takes a temperature per variable."
         raise TypeError(
-            f"{owner}: `{name}` must be a number or a 0-d tensor of floats, but {tensor} was given."
+            f"{owner}: `{name}` must be a number or {expected}, but one of {value.dtype} with "
+            f"shape {tuple(value.shape)} was given.{advice}"
         )
-    if value.device.type != "meta" and can_inspect(True, value):
-        check_positive(owner, name, value.item())
+    if can_inspect(True, value) and value.numel() > 0:
+        for extreme in value.aminmax():
+            check_temperature(owner, extreme.item(), name)
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:
@@ -297,13 +321,54 @@ def check_context(context: object, law: Known) -> Float[Tensor, "*batch features
     return context
 
 
-def readable(count: int) -> str:
-    """Return a number of points or evaluations for a message; very large ones in powers of ten.
+def with_known_arguments(
+    advice: Callable[[list[str]], str],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function answer arguments that it does not have with its own ones, and with advice.
 
-    >>> readable(4096), readable(2**10000)
-    ('4096', 'about 10^3010')
+    ``advice`` makes a sentence of their names; those of surplus positions are missing. The
+    constructor of an estimator also answers ``RLOO(f, q)``.
     """
-    return str(count) if count < 10**15 else f"about 10^{floor(log10(count))}"
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        parameters = signature(function).parameters
+        names = [name for name in parameters if name != "self"]
+        keyword_only = [name for name in names if parameters[name].kind == Parameter.KEYWORD_ONLY]
+        most = len(parameters) - len(keyword_only)
+        owner = function.__qualname__.removesuffix(".__init__")
+        is_constructor = "self" in parameters
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            if is_constructor and len(args) > 1 and callable(args[1]):
+                raise TypeError(
+                    f"{owner}: `{names[0]}` must be a number, but {args[1]!r} was given. Make an "
+                    f"instance first: E = {owner}(), then E(f, q)."
+                )
+            unknown = [name for name in kwargs if name not in parameters]
+            if unknown or len(args) > most:
+                given = [f"`{name}`" for name in unknown] or [f"{args[most]!r} without a name"]
+                message = (
+                    f"{owner}: the arguments are {', '.join(names)}, but {' and '.join(given)} "
+                    f"was given. {advice(unknown)}"
+                )
+                raise TypeError(message.rstrip())
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def readable(number: object) -> str:
+    """Return a number for a message; very large integers in powers of ten.
+
+    >>> readable(4096), readable(2**10000), readable(0.5)
+    ('4096', 'about 10^3010', '0.5')
+    """
+    if not isinstance(number, int) or abs(number) < 10**15:
+        return str(number)
+    return f"about {'-' * (number < 0)}10^{floor(log10(abs(number)))}"
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

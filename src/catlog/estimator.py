@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from inspect import signature
+from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -133,13 +134,13 @@ class Estimator(Protocol):
 def label(E: object) -> str:
     """Return the name of an estimator, its number of draws and the settings that are not defaults.
 
-    It is the ``__repr__`` of every estimator, and ``catlog compare --estimators`` makes the same
-    estimator of it again: a value without a name belongs to the first argument. Coefficients that
-    an estimator learns are left out; of a function or a module there is only the name.
+    It is the ``__repr__`` of every estimator. Python, ``compare`` and ``catlog compare`` make the
+    same estimator of it again. Coefficients that an estimator learns are left out; of a function or
+    a module there is only the name.
 
     >>> from catlog import DoubleCV, IndeCateR, SumAndSample
     >>> IndeCateR(2, draws="latin"), DoubleCV(4), SumAndSample(top=3)
-    (IndeCateR(2, draws=latin), DoubleCV(4), SumAndSample(samples=1, top=3))
+    (IndeCateR(2, draws='latin'), DoubleCV(4), SumAndSample(samples=1, top=3))
     """
     settings: list[str] = []
     for position, (name, parameter) in enumerate(signature(type(E)).parameters.items()):
@@ -156,15 +157,15 @@ def label(E: object) -> str:
 def _setting(value: object) -> str:
     """Return a setting in few characters that still tell it from every other number."""
     if isinstance(value, Tensor):
-        if value.dim() > 0 or not can_inspect(True, value):
+        if value.numel() != 1 or not can_inspect(True, value):
             return "tensor"
         short = f"{value.item():.3g}"
         return short if bool(value == float(short)) else repr(value.item())
-    if isinstance(value, float):
-        short = f"{value:.3g}"
-        return short if float(short) == value else repr(value)
     if value is None or isinstance(value, bool | int | str | tuple | list):
-        return str(value)
+        return repr(value)
+    if isinstance(value, Real):
+        short = f"{float(value):.3g}"
+        return short if float(short) == value else repr(float(value))
     return str(getattr(value, "__name__", type(value).__name__))
 
 
@@ -191,7 +192,10 @@ class FromDraws:
 
     def check_draws(self, name: str, count: object) -> None:
         """Raise unless a number of draws is large enough."""
-        check_count(type(self).__name__, name, count, self.least_samples, hint=self.too_few)
+        owner, hint = type(self).__name__, self.too_few
+        if isinstance(count, float) and hasattr(self, "temperature"):
+            hint = f"For a temperature write {owner}(temperature={count})."
+        check_count(owner, name, count, self.least_samples, hint=hint)
 
     @property
     def randomness(self) -> tuple[str, ...]:

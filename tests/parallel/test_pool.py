@@ -473,7 +473,7 @@ def test_functions_of_notebooks_and_scripts(
         assert main.result == [[7.0], [7.0]]
     elif typed:
         with pytest.raises(
-            TypeError, match=r"<function f .*Install cloudpickle \(pip install 'catlog\[pool\]'\)"
+            TypeError, match=r"<function f .*Install cloudpickle \(pip install 'cloudpickle>=3'\)"
         ) as caught:
             exec(code, main.__dict__)
         assert "__name__" not in str(caught.value)
@@ -494,6 +494,6 @@ def test_functions_that_cannot_be_sent_are_reported(monkeypatch: pytest.MonkeyPa
         Pool(lambda point: float(lock.locked()))
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(
-        TypeError, match=r"cannot be sent to a worker: .*pip install 'catlog\[pool\]'"
+        TypeError, match=r"cannot be sent to a worker: .*pip install 'cloudpickle>=3'"
     ):
         Pool(lambda point: 0.0)

@@ -25,7 +25,7 @@ def make_estimator(
 
     >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
     >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
-    IndeCateR(3, per_variable=True, draws=latin)
+    IndeCateR(3, per_variable=True, draws='latin')
     """
     check_known(name, labels)
     class_name, label_settings = labels.get(name, (name, {}))

@@ -66,8 +66,8 @@ def compare_layers(
             network, whose layers call ``sampler(logits)`` (with ``dim`` and ``bits`` as in
             :func:`catlog.sample`) on logits ``[*rows, ...]``. No other randomness, such as dropout,
             may change between calls.
-        estimators: those that :func:`catlog.sample` takes: names of the registry, estimators, or a
-            dict of them by name. Others are left out, with the reason.
+        estimators: those that :func:`catlog.sample` takes, their names or reprs, or a dict of them
+            by name. Others are left out, with the reason.
         parameters: tensors to take the gradient in; None: all that the loss is computed from.
         repeats: estimates per estimator, at least 2.
         rounds: timed steps per estimator.

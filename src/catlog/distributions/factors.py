@@ -200,6 +200,11 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
 
 
 def _why_not_independent(q: Distribution, base: Distribution) -> str:
+    if not isinstance(q, Distribution | type) and callable(q):
+        return (
+            f"q: a distribution is needed, but {_name(q)} was given, which can be called. Write "
+            "E(f, q): the function comes first, then the distribution."
+        )
     if isinstance(base, Ordered):
         return (
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "

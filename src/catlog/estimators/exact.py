@@ -1,7 +1,7 @@
 """Exact enumeration."""
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import ClassVar
 
 import torch
@@ -67,7 +67,7 @@ class Exact:
     __repr__ = label
 
     def __post_init__(self) -> None:
-        check_count("Exact", "limit", self.limit)
+        check_count("Exact", "limit", self.limit, most=inf)
         check_chunk_size("Exact", self.chunk_size)
 
     def rows(self, q: Distribution) -> int:

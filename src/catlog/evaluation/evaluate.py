@@ -34,7 +34,7 @@ FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
 def evaluate(f: Function, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
     """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
-    return checked(f(as_seen(x.clone(), law)), x, law)
+    return called(f, x.clone(), law)
 
 
 def evaluate_through(f: Function, points: Tensor, law: View) -> Float[Tensor, "n *batch"]:
@@ -48,7 +48,7 @@ def evaluate_through(f: Function, points: Tensor, law: View) -> Float[Tensor, "n
         if law.validate and not torch.compiler.is_compiling() and not inside_functorch()
         else None
     )
-    fx = checked(f(as_seen(points, law)), points, law)
+    fx = called(f, points, law)
     if origin is not None and not depends(fx, origin):
         raise ValueError(NOT_DIFFERENTIABLE)
     return fx
@@ -70,7 +70,7 @@ def evaluate_chunked(
     values = [torch.zeros((0, *law.batch_shape), dtype=law.real, device=law.device)]
     for part in chunks(rows, law, f, chunk_size):
         chunk = points(part)
-        values.append(checked(f(as_seen(chunk, law)), chunk, law))
+        values.append(called(f, chunk, law))
         del chunk  # before the next one is made
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
@@ -121,7 +121,7 @@ def value_and_slope(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor]:
         return _value_and_slopes(f, x, law)
 
     def value(points: Tensor) -> "tuple[Tensor]":
-        return (checked(f(as_seen(points, law)), points, law),)
+        return (called(f, points, law),)
 
     (fx,), (slope,) = value_and_grad(value, x)
     if slope is None:
@@ -138,7 +138,7 @@ def _value_and_slopes(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor
     sizes: list[torch.Size] = []
 
     def value(points: Tensor) -> Tensor:
-        fx = checked(f(as_seen(points, law)), points, law)
+        fx = called(f, points, law)
         sizes.append(fx.shape[fx.dim() - law.outputs :])
         return fx.flatten(fx.dim() - law.outputs)
 
@@ -227,13 +227,37 @@ def as_seen(x: Tensor, law: View) -> Tensor:
     return x.reshape(x.shape[:1] + without_outputs(law) + law.event_shape)
 
 
+def called(f: Function, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
+    """Return f at these points, checked; an error of f gets a note on what x was."""
+    if torch.compiler.is_compiling():  # which breaks its graph behind a `try`, not inside
+        return checked(f(as_seen(x, law)), x, law)
+    points = as_seen(x, law)
+    try:
+        fx = f(points)
+    except Exception as error:
+        note = (
+            f"f was called with x of shape {tuple(points.shape)} ([n, *batch, *event]) and dtype "
+            f"{points.dtype} on {points.device}, as q draws it."
+        )
+        if "dtype" in str(error) or "scalar type" in str(error):
+            note += " If f needs another dtype, convert x in f, or the parameters of q before."
+        error.add_note(note)
+        raise
+    return checked(fx, x, law)
+
+
 def checked(fx: object, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
     """Return ``fx``, or raise an error that says what f returned and what it must return."""
     expected = x.shape[:1] + without_outputs(law)
     if not isinstance(fx, Tensor):
         raise TypeError(
             f"f must return a tensor of shape {_shape(expected, law)}, but it returned "
-            f"{type(fx).__name__}."
+            f"{type(fx).__name__}. If these are the values, wrap them: torch.as_tensor(values, "
+            f"dtype={law.real}, device={str(x.device)!r})."
+        )
+    if fx.layout != torch.strided:
+        raise TypeError(
+            f"f must return a dense tensor, but it returned {fx.layout}: end it with `.to_dense()`."
         )
     if fx.dim() != len(expected) + law.outputs or fx.shape[: len(expected)] != expected:
         raise ValueError(_wrong_shape(fx, x, law, expected))

@@ -56,6 +56,11 @@ class BernoulliCrossEntropy(nn.Module):
 
     def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
         self.check_logits(logits.shape)
+        if not logits.is_floating_point():
+            raise TypeError(
+                f"BernoulliCrossEntropy: `logits` must be floats, but {logits.dtype} was given. "
+                "Call it with the output of a network."
+            )
         logits = widened(logits)
         return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
 

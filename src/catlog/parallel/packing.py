@@ -30,7 +30,7 @@ def pack(value: object) -> Packed:
     try:
         return Packed(importlib.import_module("cloudpickle").dumps(value))
     except ImportError:
-        reason, remedy = "", "Install cloudpickle (pip install 'catlog[pool]'), or define it"
+        reason, remedy = "", "Install cloudpickle (pip install 'cloudpickle>=3'), or define it"
     except Exception as error:
         reason, remedy = f" ({type(error).__name__}: {error})", "Define it"
     main = script()

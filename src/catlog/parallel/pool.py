@@ -77,9 +77,9 @@ class Pool:
     number of points per call.
     Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures
     and functions of a notebook or a script are copied when the pool is made, if cloudpickle is
-    installed (``pip install 'catlog[pool]'``). Without it those of a script are imported, which
+    installed (``pip install cloudpickle``). Without it those of a script are imported, which
     needs the usual ``if __name__ == "__main__":``. Workers see the environment variables of the
-    time when the first of them was started. ``engine="ray"`` needs ``pip install 'catlog[ray]'``;
+    time when the first of them was started. ``engine="ray"`` needs Ray (``pip install ray``);
     it joins the cluster of ``ray.init`` (or of RAY_ADDRESS), or starts one on this machine.
 
     Args:

@@ -167,7 +167,7 @@ def join_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError("Ray is not installed: pip install 'catlog[ray]'.") from error
+        raise ImportError("Ray is not installed: pip install 'ray>=2.40'.") from error
     if ray.is_initialized():
         return ray, False
     address = address or os.environ.get("RAY_ADDRESS")

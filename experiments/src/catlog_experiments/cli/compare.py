@@ -138,7 +138,7 @@ def parse_estimators(text: str) -> list[str | Estimator]:
     As in Python, a setting without a name belongs to the first argument of the class.
 
     >>> parse_estimators("RLOO, IndeCateR(4, draws=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, draws=latin), SumAndSample(samples=1, top=3)]
+    ['RLOO', IndeCateR(4, draws='latin'), SumAndSample(samples=1, top=3)]
     """
     estimators: list[str | Estimator] = []
     for part in re.split(r",(?![^(]*\))", text):  # at the commas outside parentheses

@@ -73,6 +73,7 @@ class REBAR(FromDraws, nn.Module):
         self.check_draws("samples", samples)
         check_number("REBAR", "eta", eta)
         check_positive("REBAR", "temperature", temperature)
+        check_number("REBAR", "temperature", temperature, 1e-30)
         self.samples = samples
         self.validate = validate
         self.eta = nn.Parameter(torch.tensor(float(eta)))

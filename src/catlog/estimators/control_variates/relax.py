@@ -5,7 +5,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_module_device, check_network, check_positive, refuse_outputs
+from ...checks import (
+    check_module_device,
+    check_network,
+    check_number,
+    check_positive,
+    refuse_outputs,
+)
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import value_and_grad
@@ -71,6 +77,7 @@ class RELAX(FromDraws, nn.Module):
         self.check_draws("samples", samples)
         check_network("RELAX", network)
         check_positive("RELAX", "temperature", temperature)
+        check_number("RELAX", "temperature", temperature, 1e-30)
         self.samples = samples
         self.network = network
         self.temperature = temperature

@@ -72,7 +72,7 @@ class DirectOptimisation(FromDraws):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("DirectOptimisation", "epsilon", self.epsilon)
-        if self.epsilon == 0:
+        if abs(self.epsilon) < 1e-30:  # float32 would make 0 of one below 1e-45
             raise ValueError(
                 f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} "
                 "was given."

@@ -7,7 +7,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_flag, check_randomness, check_temperature, check_uniforms
+from ...checks import (
+    broadcasts,
+    check_choice,
+    check_flag,
+    check_randomness,
+    check_temperature,
+    check_uniforms,
+)
+from ...distributions.conditionals import without_outputs
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
@@ -38,8 +46,9 @@ class GumbelSoftmax(FromDraws):
 
     Args:
         samples: number of draws N.
-        temperature: tau > 0, a number, or a 0-d tensor where a schedule changes it inside a
-            captured graph.
+        temperature: tau > 0: a number; a tensor of one, where a schedule changes it inside a
+            captured graph; or a tensor that broadcasts to the logits of q, for a temperature per
+            variable.
         hard: straight-through.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
             (stratified; often the best).
@@ -70,7 +79,7 @@ class GumbelSoftmax(FromDraws):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_temperature("GumbelSoftmax", self.temperature)
+        check_temperature("GumbelSoftmax", self.temperature, many=True)
         check_flag("GumbelSoftmax", "hard", self.hard)
         check_choice("GumbelSoftmax", "draws", self.draws, DRAWS)
 
@@ -110,16 +119,33 @@ class GumbelSoftmax(FromDraws):
             if self.draws != "independent":  # those may be 1, and its Gumbel infinite
                 u = u.clamp(max=1 - torch.finfo(u.dtype).eps / 2)
         log_probs = law.log_probs
+        temperature = self.temperature_for(without_outputs(law) + law.event_shape)
+        if isinstance(temperature, Tensor) and temperature.dim() > 0:
+            temperature = temperature.reshape(shape)
         if law.kind == Kind.BITS:
-            relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)
+            odds = log_probs[..., 1] - log_probs[..., 0]
+            relaxed = self.relax(odds, logistics(u), temperature, bits=True)
         else:
-            relaxed = self.relax(log_probs, gumbels(u))
+            relaxed = self.relax(log_probs, gumbels(u), temperature)
         return law.shaped(relaxed.to(law.dtype))
+
+    def temperature_for(self, shape: tuple[int, ...]) -> float | Tensor:
+        """Return the temperature, expanded to logits of this shape if it is one per variable."""
+        temperature = self.temperature
+        if not isinstance(temperature, Tensor) or temperature.dim() == 0:
+            return temperature
+        if not broadcasts(temperature.shape, shape):
+            raise ValueError(
+                "GumbelSoftmax: `temperature` must be a number or broadcast to the logits, "
+                f"{tuple(shape)}, but its shape is {tuple(temperature.shape)}."
+            )
+        return temperature.expand(shape)
 
     def relax(
         self,
         logits: Float[Tensor, "..."],
         noise: Float[Tensor, "*shape"],
+        temperature: float | Tensor,
         *,
         bits: bool = False,
         dim: int = -1,
@@ -129,10 +155,11 @@ class GumbelSoftmax(FromDraws):
         Args:
             logits: along ``dim``, normalised or not; one per variable for bits.
             noise: Gumbel noise, logistic noise for bits; it may have more leading dimensions.
+            temperature: what ``temperature_for`` returned.
             bits: whether the variables are bits.
             dim: the dimension of the categories.
         """
-        scores = (logits + noise) / self.temperature
+        scores = (logits + noise) / temperature
         relaxed = scores.sigmoid() if bits else scores.softmax(dim)
         if not self.hard:
             return relaxed

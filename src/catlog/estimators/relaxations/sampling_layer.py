@@ -2,13 +2,22 @@
 
 from math import isnan
 from typing import Protocol
+from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
+from torch.nn import functional
 
-from ...checks import check_flag, check_generator, check_randomness
+from ...checks import (
+    broadcasts,
+    check_flag,
+    check_generator,
+    check_randomness,
+    check_temperature,
+    with_known_arguments,
+)
 from ...distributions.factors import Factors, factors
 from ...estimator import Estimator, Kind, once
 from ...sampling.gumbel import logistics
@@ -16,6 +25,12 @@ from ...sampling.randomness import exponentials, rand
 from ...tracing import can_inspect, constant_result
 from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
+
+_torchs = functional.gumbel_softmax  # the function itself, whatever takes its place later
+DROP_IN = (
+    "For F.gumbel_softmax(logits, tau, hard) write catlog.gumbel_softmax(logits, tau, hard), or "
+    "sample(logits, GumbelSoftmax(temperature=tau, hard=hard))."
+)
 
 
 class SlopeEstimator(Estimator, Protocol):
@@ -35,6 +50,7 @@ class SlopeEstimator(Estimator, Protocol):
     ) -> Float[Tensor, "n *batch_event"]: ...
 
 
+@with_known_arguments(lambda unknown: DROP_IN)
 def sample(
     logits: Float[Tensor, "*shape"],
     estimator: SlopeEstimator = ReinMax(),
@@ -47,8 +63,8 @@ def sample(
 ) -> Float[Tensor, "*shape"]:
     r"""Draw one-hot vectors (or bits) that can be differentiated in the logits.
 
-    A drop-in for ``torch.nn.functional.gumbel_softmax(logits, tau, hard=True)``, with the gradient
-    of ``estimator``:
+    What ``torch.nn.functional.gumbel_softmax(logits, tau, hard=True)`` does, with the gradient of
+    ``estimator`` (:func:`catlog.gumbel_softmax` has torch's arguments, too):
 
     .. math:: y \sim \operatorname{Categorical}(\operatorname{softmax}(\text{logits})), \qquad
         \partial y := \partial m(\text{logits}, y)
@@ -108,6 +124,56 @@ def sample(
     return draws if last is logits else draws.movedim(-1, dim)
 
 
+def gumbel_softmax(
+    logits: Float[Tensor, "*shape"],
+    tau: float | Tensor = 1,
+    hard: bool = False,
+    eps: float = 1e-10,
+    dim: int = -1,
+    estimator: SlopeEstimator | None = None,
+) -> Float[Tensor, "*shape"]:
+    """Draw like ``torch.nn.functional.gumbel_softmax``, or with the gradient of an estimator.
+
+    A drop-in for torch's function, for search and replace and for patching a library, with the same
+    arguments in the same order::
+
+        torch.nn.functional.gumbel_softmax = partial(catlog.gumbel_softmax, estimator=ReinMax())
+
+    Without ``estimator`` torch's own function is called. With one, the result is :func:`sample`,
+    which is discrete whatever ``hard`` says, and raises an error where a variable has no category.
+
+    Cost: one draw and its derivative. Needs: a loss that is differentiable in the draws.
+
+    Args:
+        logits: the logits of the categories along ``dim``, of any normalisation.
+        tau: the temperature, positive; a tensor must broadcast to the logits. With ``estimator`` it
+            has no effect: estimators have settings of their own.
+        hard: return one-hot vectors, with the derivative of the relaxed draw. With ``estimator`` it
+            has no effect.
+        eps: deprecated and without effect, as in torch.
+        dim: the dimension of the categories.
+        estimator: one that :func:`sample` takes, such as ``ReinMax()``; None: torch's function.
+
+    >>> logits = torch.zeros(5, 3, requires_grad=True)
+    >>> y = gumbel_softmax(logits, tau=0.5, hard=True, estimator=ReinMax())
+    >>> y.shape, y.sum(-1).tolist()
+    (torch.Size([5, 3]), [1.0, 1.0, 1.0, 1.0, 1.0])
+    """
+    _check_logits("gumbel_softmax", logits, dim)
+    if not isinstance(tau, Tensor):
+        check_temperature("gumbel_softmax", tau, "tau")
+    elif not broadcasts(tau.shape, logits.shape):  # a look at its numbers would wait for the device
+        raise ValueError(
+            "gumbel_softmax: `tau` must be a number or broadcast to the logits, "
+            f"{tuple(logits.shape)}, but its shape is {tuple(tau.shape)}."
+        )
+    if not isinstance(eps, float) or eps != 1e-10:
+        warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
+    if estimator is not None:
+        return sample(logits, estimator, dim=dim)
+    return _torchs(logits, tau, hard, dim=dim)  # type: ignore[arg-type]  # tau
+
+
 def _law(logits: Tensor, bits: bool, validate: bool) -> Factors:
     """Return Bernoulli variables or one-hot vectors with these logits."""
     if bits:
@@ -141,7 +207,8 @@ def _gumbel_softmax(
         noise = logistics(u)
     else:
         noise = -exponentials(wide, generator=generator).log()
-    draws = estimator.relax(wide, noise, bits=bits, dim=dim)
+    temperature = estimator.temperature_for(logits.shape)
+    draws = estimator.relax(wide, noise, temperature, bits=bits, dim=dim)
     # Numbers from 0 to 1 have a finite sum, which takes much less time than a look at each.
     if (
         logits.device.type == "cpu"
@@ -172,24 +239,36 @@ def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tens
     return (x if last is logits else x.movedim(dim, -1)).unsqueeze(0)
 
 
-def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> None:
-    """Raise unless the estimator can draw from these logits without f."""
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = str(logits.dtype) if isinstance(logits, Tensor) else type(logits).__name__
+def _check_logits(owner: str, logits: Tensor, dim: int | None) -> None:
+    """Raise unless these are logits with categories along ``dim`` (None: of bits)."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.is_sparse:
+        kind = str(getattr(logits, "dtype", type(logits).__name__))
+        kind = f"a sparse one of {kind}" if getattr(logits, "is_sparse", False) else kind
         raise TypeError(
-            f"sample: `logits` must be a tensor of floats, but {kind} was given. Give the "
+            f"{owner}: `logits` must be a tensor of floats, but {kind} was given. Give the "
             "unnormalised logits, as to F.gumbel_softmax; of probabilities, give the logarithm."
         )
-    check_flag("sample", "bits", bits)
-    if not bits and (
+    if dim is not None and (
         isinstance(dim, bool)
         or not isinstance(dim, int)
         or not -logits.dim() <= dim < logits.dim()
         or logits.shape[dim] == 0
     ):
+        hint = " With bits=True every logit is a bit." if owner == "sample" else ""
         raise ValueError(
-            f"sample: `dim` must be a dimension of the logits, {tuple(logits.shape)}, that holds "
-            f"at least one category, but {dim!r} was given. With bits=True every logit is a bit."
+            f"{owner}: `dim` must be a dimension of the logits, {tuple(logits.shape)}, that holds "
+            f"at least one category, but {dim!r} was given.{hint}"
+        )
+
+
+def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> None:
+    """Raise unless the estimator can draw from these logits without f."""
+    check_flag("sample", "bits", bits)
+    _check_logits("sample", logits, None if bits else dim)
+    if isinstance(estimator, int | float):
+        raise TypeError(
+            f"sample: `estimator` must be an estimator, but the number {estimator!r} was given. "
+            f"{DROP_IN}"
         )
     if isinstance(estimator, type) or not hasattr(estimator, "points"):
         raise TypeError(
