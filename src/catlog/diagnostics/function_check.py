@@ -1,0 +1,294 @@
+"""check: what an estimator needs of f, tried at a few points of q."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Binomial, Distribution, Geometric, NegativeBinomial, Poisson
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..checks import check_function
+from ..distributions.conditionals import view
+from ..distributions.counts import Counts, counts
+from ..distributions.factors import Factors, base_distribution, relaxable
+from ..distributions.network_checks import rounding
+from ..estimator import RELAXABLE, Estimator, Function
+from ..estimators import Exact
+from ..evaluation.evaluate import View, evaluate, value_and_slope
+from ..evaluation.known_mean import known_mean
+from ..evaluation.left_alone import left_alone, modules_of
+from ..evaluation.neighbours import differences
+from ..sampling.draw import draw
+
+ROWS = 3
+MOST_VARIABLES = 8  # whose neighbours are compared with f's own table
+MOST_POINTS = 2**10  # that are summed to compare them with f's own mean
+
+
+@dataclass(frozen=True)
+class FunctionReport:
+    """The result of :func:`catlog.check`; printed, it is a sentence or two per finding.
+
+    Attributes:
+        is_noisy: Whether f returns other values when it is called again.
+        is_differentiable: Whether f has a finite derivative in x; False if x are integers.
+        findings: What was found, in words.
+    """
+
+    is_noisy: bool
+    is_differentiable: bool
+    findings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.findings)
+
+
+def check(
+    f: Function, q: Distribution, E: Estimator | None = None, *, outputs: int = 0
+) -> FunctionReport:
+    """Evaluate f at a few points of q, and raise ValueError if it breaks its contract.
+
+    f must return one finite float or bool per point, ``[n, *batch]``, which depends on this point
+    and batch element alone: it is compared with its value when the point is evaluated alone, in
+    another order, and beside other points in the other batch elements. What f offers besides, a
+    table of ``neighbours`` or an ``expectation``, must agree with it. If the distribution has a
+    method ``check`` (:meth:`catlog.Autoregressive.check`), its network is checked, too. All
+    mistakes are named in one error.
+
+    Noise is no mistake, but it is reported with a way out: f returns other values when it is called
+    again, as with dropout. Estimators stay unbiased, but those that subtract values of f at
+    neighbouring points become much noisier. While they are used, a
+    :class:`~catlog.NoisyFunctionWarning` says so.
+
+    Random numbers of torch, numpy and Python, buffers, modes and gradients stay as they were.
+
+    Cost: at most 13 evaluations of f per batch element, those of its derivative, and what is
+    compared with its table (8 variables) and its mean (up to 1,024 points).
+
+    Args:
+        f: the function.
+        q: the distribution.
+        E: an estimator. If it needs a derivative of f, f must have one.
+        outputs: the number of output dimensions of f.
+
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(torch.rand(5, 3)), 1)
+    >>> print(check(lambda x: x.square().sum(-1), q))
+    f: one finite value per point, the same again and whatever the other points are.
+    f: differentiable in x.
+    """
+    check_function(f)
+    if E is not None and not hasattr(E, "differentiates_f"):
+        raise TypeError(f"check: `E` must be an estimator, but {type(E).__name__} was given.")
+    needs_slope = E is not None and E.differentiates_f
+    with left_alone(f, q):
+        torch.manual_seed(0)
+        check_of_network = getattr(base_distribution(q), "check", None)
+        if check_of_network is not None:
+            check_of_network()
+        law = _view(q, outputs)
+        if needs_slope and isinstance(law, Factors):
+            relaxable(q, law, type(E).__name__)
+        trial = _Trial(f, law, _points(law, q), modules_of(f))
+        findings = trial.values()
+        is_noisy = trial.is_noisy
+        slope_error = _slope_error(f, trial.x, law)
+        if needs_slope and slope_error:
+            trial.problems.append(slope_error)
+        findings.append(
+            "f: differentiable in x."
+            if slope_error is None
+            else "f: no finite derivative in x. Estimators that need none are possible."
+        )
+        if not is_noisy and not trial.problems:
+            findings += trial.table() + trial.mean(q)
+    if trial.problems:
+        raise ValueError("\n".join(dict.fromkeys(trial.problems)))
+    return FunctionReport(is_noisy, slope_error is None, tuple(findings))
+
+
+def _view(q: Distribution, outputs: int) -> View:
+    if isinstance(base_distribution(q), (Poisson, Binomial, Geometric, NegativeBinomial)):
+        return counts(q, outputs=outputs)
+    return view(q, outputs=outputs)
+
+
+def _points(law: View, q: Distribution) -> Tensor:
+    """Return possible points; neighbouring ones differ in every variable that can differ."""
+    if isinstance(law, Counts):
+        return q.sample((ROWS,)).reshape(ROWS, *law.batch_shape, *law.event_shape)
+    if not isinstance(law, Factors):
+        return draw(law, ROWS)
+    order = torch.rand(law.probs.shape, device=law.device)
+    order = order.masked_fill(~law.possible, -1.0).argsort(-1, descending=True)
+    row = torch.arange(ROWS, device=law.device).view(-1, *[1] * (law.probs.dim() - 1))
+    rank = (row % law.possible.sum(-1)).unsqueeze(-1)
+    return law.point(order.expand(ROWS, *order.shape).gather(-1, rank).squeeze(-1))
+
+
+def _slope_error(f: Function, x: Tensor, law: View) -> str | None:
+    """Return why f has no finite derivative in x; None if it has one."""
+    if not isinstance(law, Factors) or law.kind not in RELAXABLE:
+        return "f: the points of q are integers, in which nothing can be differentiated."
+    try:
+        value_and_slope(f, x, law)
+    except Exception as error:  # f may raise anything if it was not written for this
+        return f"{error}"
+    return None
+
+
+class _Dtypes(TorchDispatchMode):
+    """Collect the dtypes in which f computes, also under autocast inside f."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.dtypes |= {leaf.dtype for leaf in leaves if leaf.is_floating_point()}
+        return result
+
+
+class _Trial:
+    """f at the points x, and what is wrong with it."""
+
+    def __init__(self, f: Function, law: View, x: Tensor, modules: list[nn.Module]) -> None:
+        self.f = f
+        self.law = law
+        self.x = x
+        self.modules = [module for root in modules for module in root.modules()]
+        self.problems: list[str] = []
+        self.is_noisy = False
+        with torch.no_grad(), _Dtypes() as seen:
+            self.fx = evaluate(f, x, law)
+        dtypes = {self.fx.dtype, *seen.dtypes} - {torch.bool}
+        # Rows are rounded otherwise beside others. The square root allows for terms of f that
+        # cancel, and is far below what a normalisation does.
+        self.limit = sqrt(rounding(dtypes, x.device))
+
+    @torch.no_grad()
+    def values(self) -> list[str]:
+        """Compare f with itself, and return what was found."""
+        law, x, fx = self.law, self.x, self.fx
+        again = evaluate(self.f, x, law)
+        if self._differ(fx, again):
+            self.is_noisy = True
+            return [self._noise((fx - again).abs().max().item())]
+        with self._named("a point is evaluated alone") as case:
+            self._compare(case, fx[1:2], evaluate(self.f, x[1:2], law))
+        with self._named("the points come in another order") as case:
+            self._compare(case, fx.flip(0), evaluate(self.f, x.flip(0), law))
+        if prod(law.batch_shape) > 1:
+            with self._named("the points of another batch element change") as case:
+                end = x.dim() - len(law.event_shape)
+                other = x.flatten(1, end - 1).clone()
+                other[:, 0] = other[:, 0].roll(1, 0)
+                after = evaluate(self.f, other.view_as(x), law)
+                count = prod(law.batch_shape)
+                self._compare(case, *(v.reshape(ROWS, count, -1)[:, 1:] for v in (fx, after)))
+        return ["f: one finite value per point, the same again and whatever the other points are."]
+
+    def table(self) -> list[str]:
+        """Compare f's own table with f at some variables of one point."""
+        f, law = self.f, self.law
+        if not isinstance(law, Factors) or getattr(f, "neighbours", None) is None:
+            return []
+        # Without validation nothing is noted on f.
+        law = replace(law, validate=False)
+        count = min(law.d, MOST_VARIABLES)
+        chosen = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
+        x, fx, chosen = self.x[:1], self.fx[:1], chosen[..., :count]
+        with self._named("its table is asked for", "f.neighbours"):
+            own = differences(f, x, fx, law, chosen=chosen)
+            true = differences(lambda x: f(x), x, fx, law, chosen=chosen)
+            if self._differ(own, true, self.fx):
+                self.problems.append(
+                    "f.neighbours does not agree with f: an entry of the table differs by "
+                    f"{(own - true).abs().max().item():.4g}. Correct it, or pass `lambda x: f(x)`."
+                )
+        return ["f.neighbours: agrees with f."]
+
+    @torch.no_grad()
+    def mean(self, q: Distribution) -> list[str]:
+        """Compare f's own mean with the sum over all points, if they are few."""
+        f, law = self.f, self.law
+        if isinstance(law, Counts):
+            return []
+        with self._named("its mean is asked for", "f.expectation"):
+            own = known_mean(f, q, law)
+            if own is None:
+                return []
+            points = prod(law.cardinalities)
+            if points > MOST_POINTS:
+                return [f"f.expectation: not compared, since q has {points} points."]
+            true = Exact(limit=points)(lambda x: f(x), q, outputs=law.outputs)
+            if self._differ(own, true, self.fx):
+                self.problems.append(
+                    "f.expectation does not agree with f: a mean differs by "
+                    f"{(own - true).abs().max().item():.4g}. Correct it, or pass `lambda x: f(x)`."
+                )
+        return ["f.expectation: agrees with f."]
+
+    @contextmanager
+    def _named(self, case: str, owner: str = "f") -> Iterator[str]:
+        """Note an error of f together with what was tried."""
+        try:
+            yield case
+        except Exception as error:
+            self.problems.append(
+                f"{owner}: it fails when {case}, with {type(error).__name__}: {error}"
+                + self._batch_normalisation()
+            )
+
+    def _compare(self, case: str, before: Tensor, after: Tensor) -> None:
+        if self._differ(before, after):
+            self.problems.append(
+                f"f: the value of a point changes when {case}. Points must not influence each "
+                "other: look for a mean, a normalisation, or a reshape that mixes the first "
+                f"dimensions [n, *batch].{self._batch_normalisation()}"
+            )
+
+    def _differ(self, first: Tensor, second: Tensor, scale: Tensor | None = None) -> bool:
+        """Return whether values differ by more than rounding."""
+        values = [value.abs().amax() for value in (first, second, scale) if value is not None]
+        return not bool(((first - second).abs() <= self.limit * max(values)).all())
+
+    def _batch_normalisation(self) -> str:
+        kind = nn.modules.batchnorm._BatchNorm
+        if not any(isinstance(module, kind) and module.training for module in self.modules):
+            return ""
+        return (
+            " Batch normalisation in training mode does this: call eval() on it, or use LayerNorm "
+            "or GroupNorm."
+        )
+
+    def _noise(self, change: float) -> str:
+        def seeded() -> Tensor:
+            torch.manual_seed(1)
+            return evaluate(self.f, self.x, self.law)
+
+        kind = nn.modules.dropout._DropoutNd
+        active = {
+            type(module).__name__
+            for module in self.modules
+            if isinstance(module, kind) and module.training and module.p > 0
+        }
+        source = "a state or random numbers of its own"
+        if not self._differ(seeded(), seeded()):
+            source = "torch's random numbers"
+        if active:
+            source = f"{', '.join(sorted(active))} in training mode"
+        return (
+            f"f: noisy. Called again, it returns values that differ by up to {change:.3g}, because "
+            f"of {source}. Estimators that subtract values of f become much noisier, and whether "
+            "points influence each other cannot be seen. Call eval() on the network in f, or draw "
+            "the noise once per step, outside f, so that all points share it."
+        )
