@@ -46,7 +46,10 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
         rows_of(nn.BatchNorm1d(8, track_running_stats=False)),
         "alone.*call eval",
     ),
-    "mixed batch": (lambda x: value(x.transpose(0, 1).reshape(x.shape)), "another order"),
+    "mixed batch": (
+        lambda x: value(x.transpose(0, 1).reshape(x.shape)),
+        "alone(.|\n)*another batch element",
+    ),
     "one row alone": (lambda x: value(x).squeeze(0), "alone, with ValueError: f must return"),
     "no reduction": (lambda x: x, r"must return shape \(3, 3\)"),
     "not finite": (lambda x: value(x) / 0, "must return finite"),
@@ -61,15 +64,17 @@ def test_a_mistake_is_named(name: str) -> None:
 
 
 def test_batch_normalisation_that_refuses_one_row_is_named() -> None:
-    with pytest.raises(ValueError, match="Expected more than 1 value.*call eval"):
+    with pytest.raises(ValueError, match=r"Expected more than 1 value.*call eval"):
         catlog.check(rows_of(nn.BatchNorm1d(8)), bits())
 
 
 def test_all_mistakes_are_named_in_one_error() -> None:
-    with pytest.raises(ValueError) as caught:
-        catlog.check(lambda x: (value(x) - value(x).mean()).round(), bits(3), catlog.SlopeCateR(2))
-    for words in ("is evaluated alone", "another batch element", "its derivative in x is needed"):
-        assert words in str(caught.value)
+    def f(x: Tensor) -> Tensor:
+        return (100 * (value(x) - value(x).mean())).round()
+
+    words = ("is evaluated alone", "another batch element", "its derivative in x is needed")
+    with pytest.raises(ValueError, match=r"(?s)" + ".*".join(words)):
+        catlog.check(f, bits(3), catlog.SlopeCateR(2))
 
 
 NOISY: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -78,7 +83,7 @@ NOISY: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a number per call": (lambda x: value(x) + torch.rand(()), "torch's random numbers"),
     "a generator": (lambda x: value(x) + torch.rand((), generator=OWN), "of its own"),
     "numpy's generator": (lambda x: value(x) + NOISE.random(), "of its own"),
-    "numpy": (lambda x: value(x) + np.random.random(), "of its own"),
+    "numpy": (lambda x: value(x) + np.random.random(), "of its own"),  # noqa: NPY002
     "random": (lambda x: value(x) + random.random(), "of its own"),
 }
 
@@ -124,16 +129,8 @@ def test_sound_functions_pass_with_dependent_variables_and_counts(name: str) -> 
         return x.float().flatten(x.dim() - events).sum(-1) if events else x.float()
 
     assert not catlog.check(f, q).is_noisy
-    if q.batch_shape != (1,):
-        with pytest.raises(ValueError, match="Points must not influence each other"):
-            catlog.check(
-                lambda x: (
-                    f(x)
-                    + f(x).sum() / 2
-                    + f(x)[:1] * torch.arange(len(x)).view(-1, *[1] * len(q.batch_shape))
-                ),
-                q,
-            )
+    with pytest.raises(ValueError, match="Points must not influence each other"):
+        catlog.check(lambda x: f(x) + x.float().sum(), q)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -162,11 +159,12 @@ def test_everything_is_left_alone() -> None:
     )
     network[2].eval()
     before = deepcopy(network.state_dict())
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    numpy_state = np.random.get_state
+    states = torch.get_rng_state(), random.getstate(), numpy_state()[1].copy()
 
     def f(x: Tensor) -> Tensor:
-        noise = 1e-3 * (random.random() + np.random.random() + torch.rand(()))
-        return network(x.flatten(0, -2)).view(x.shape[:-1]) + noise
+        noise = random.random() + np.random.random() + torch.rand(())  # noqa: NPY002
+        return network(x.flatten(0, -2)).view(x.shape[:-1]) + 1e-3 * noise
 
     q = bits(3)
     with torch.no_grad():
@@ -174,7 +172,7 @@ def test_everything_is_left_alone() -> None:
     assert all(torch.equal(new, before[name]) for name, new in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
-    assert np.array_equal(np.random.get_state()[1], states[2])
+    assert np.array_equal(numpy_state()[1], states[2])
     assert [module.training for module in network] == [True, True, False, True, True]
     assert q.base_dist.logits.grad is None
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -225,9 +223,9 @@ def test_what_f_offers_is_compared_with_f() -> None:
     assert "f.neighbours: agrees" in report
     assert "f.expectation: agrees" in report
     assert not hasattr(f, "table_checked")
-    with pytest.raises(ValueError, match="f.neighbours does not agree with f"):
+    with pytest.raises(ValueError, match=r"f\.neighbours does not agree with f"):
         catlog.check(Offers("table"), bits(3))
-    with pytest.raises(ValueError, match="f.expectation does not agree with f"):
+    with pytest.raises(ValueError, match=r"f\.expectation does not agree with f"):
         catlog.check(Offers("mean"), bits(3))
 
 
