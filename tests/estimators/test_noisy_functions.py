@@ -179,3 +179,29 @@ def test_nothing_is_looked_at_in_transforms() -> None:
 
     torch.func.grad(loss)(torch.zeros(2, D))
     torch.func.vmap(loss, randomness="different")(torch.zeros(3, 2, D))
+
+
+def test_masks_shared_in_a_step_leave_no_noise_in_differences() -> None:
+    """f is additive given the mask, so its gradient is the same for all draws and calls."""
+
+    def noisy(x: Tensor) -> Tensor:
+        return dropout(x, 0.5).sum(-1)
+
+    def shared(x: Tensor) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            return torch.vmap(noisy, randomness="same")(x)
+
+    def gradient(E: catlog.Estimator, f: Function, x: Tensor) -> Tensor:
+        q = bits(3)
+        E(f, q, x=x).sum().backward()
+        return q.base_dist.logits.grad
+
+    draws = torch.zeros(2, 3, D), torch.ones(2, 3, D)
+    E = catlog.IndeCateR(2, chunk_size=6)
+    first, second = (gradient(E, shared, x) for x in draws)
+    assert torch.allclose(first, second, rtol=0, atol=1e-6)
+    with pytest.warns(NoisyFunctionWarning):
+        first, second = (gradient(E, noisy, x) for x in draws)
+    assert not torch.allclose(first, second, rtol=0, atol=1e-2)
+    assert not catlog.check(shared, bits(3)).is_noisy
