@@ -43,8 +43,11 @@ def bits(*batch: int) -> Independent:
     return Independent(Bernoulli(logits=logits), 1)
 
 
-def dropped(x: Tensor) -> Tensor:
-    return dropout(x, 0.5).sum(-1)
+class Dropped(nn.Module):
+    """A noisy function; every instance is looked at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, 0.5).sum(-1)
 
 
 def rows_of(network: nn.Module) -> Function:
@@ -55,7 +58,7 @@ def rows_of(network: nn.Module) -> Function:
 def test_noise_is_named_where_values_are_subtracted(name: str) -> None:
     E, q = SUBTRACTING[name], bits(3)
     with pytest.warns(NoisyFunctionWarning, match="draws random numbers.*outside f") as caught:
-        E(dropped, q)
+        E(Dropped(), q)
     assert {warning.filename for warning in caught} == {__file__}
     mask = dropout(torch.ones(3, D), 0.5)
     E(lambda x: (x * mask).sum(-1), q)  # one mask for all points
@@ -63,7 +66,7 @@ def test_noise_is_named_where_values_are_subtracted(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_noise_is_not_named_elsewhere(name: str) -> None:
-    OTHERS[name](dropped, bits(3))
+    OTHERS[name](Dropped(), bits(3))
 
 
 def chain() -> Distribution:
@@ -107,25 +110,66 @@ def test_values_gradients_random_numbers_and_calls_are_those_without_a_look(
     start = {name: value.clone() for name, value in network.state_dict().items()}
     seen = []
     for validate in (True, False):
-        calls: list[int] = []
-
-        def f(x: Tensor, calls: list[int] = calls) -> Tensor:
-            calls.append(len(x))
-            return inner(x)
-
         network.load_state_dict(start)
         torch.manual_seed(0)
         q = bits(3)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            value = make(4, validate=validate)(f, q)
+            value = make(4, validate=validate)(inner, q)
         value.sum().backward()
         assert len(caught) == 2 * validate  # random numbers, and a batch
         gradient = q.base_dist.logits.grad
         seen.append((value, gradient, torch.rand(3), *network.state_dict().values()))
-        seen.append((torch.tensor(calls),))
-    for first, second in zip(seen[0] + seen[1], seen[2] + seen[3], strict=True):
+    for first, second in zip(*seen, strict=True):
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", SUBTRACTING)
+def test_a_sound_function_is_not_evaluated_once_more(name: str) -> None:
+    calls: list[int] = []
+
+    def f(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return x.sum(-1)
+
+    E, q = SUBTRACTING[name], bits(3)
+    E(f, q)
+    assert sum(calls) == E.evaluations(q)
+
+
+def test_random_numbers_that_change_nothing_are_not_named() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch.rand(3)
+        return x.sum(-1)
+
+    catlog.IndeCateR(1)(f, bits(3))
+
+
+def test_noise_that_the_points_of_a_call_share_is_enough_for_one_call() -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x * torch.rand(D)).sum(-1)
+
+    catlog.SlopeCateR(4)(f, bits(3))
+    with pytest.warns(NoisyFunctionWarning):
+        catlog.IndeCateR(1)(f, bits(3))
+
+
+def test_a_function_that_takes_no_two_points_goes_on() -> None:
+    def f(x: Tensor) -> Tensor:
+        assert len(x) != 2
+        return Dropped()(x)
+
+    catlog.IndeCateR(1)(f, bits())
+
+
+def test_few_uses_are_looked_at() -> None:
+    f, looks = Dropped(), []
+    for use in range(1, 17):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            catlog.IndeCateR(1)(f, bits(3))
+        looks += [use] * len(caught)
+    assert looks == [1, 2, 3, 4, 8, 16]
 
 
 def test_batch_normalisation_is_named_in_training_mode_only() -> None:
@@ -145,8 +189,8 @@ def test_batch_normalisation_elsewhere_is_not_named() -> None:
 def test_the_warning_can_be_turned_off() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoisyFunctionWarning)
-        catlog.IndeCateR(1)(dropped, bits(3))
-    catlog.IndeCateR(1, validate=False)(dropped, bits(3))
+        catlog.IndeCateR(1)(Dropped(), bits(3))
+    catlog.IndeCateR(1, validate=False)(Dropped(), bits(3))
 
 
 def test_functions_are_not_kept() -> None:
@@ -167,7 +211,7 @@ def test_functions_are_not_kept() -> None:
 def test_nothing_is_looked_at_in_compiled_code(E: catlog.Estimator) -> None:
     def loss(logits: Tensor) -> Tensor:
         q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
-        return E(dropped, q).sum()
+        return E(Dropped(), q).sum()
 
     torch.compile(loss, backend="eager", fullgraph=True)(torch.zeros(2, D, requires_grad=True))
 
@@ -175,7 +219,7 @@ def test_nothing_is_looked_at_in_compiled_code(E: catlog.Estimator) -> None:
 def test_nothing_is_looked_at_in_transforms() -> None:
     def loss(logits: Tensor) -> Tensor:
         q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
-        return catlog.IndeCateR(1)(dropped, q).sum()
+        return catlog.IndeCateR(1)(Dropped(), q).sum()
 
     torch.func.grad(loss)(torch.zeros(2, D))
     torch.func.vmap(loss, randomness="different")(torch.zeros(3, 2, D))

@@ -145,7 +145,7 @@ class _Dtypes(TorchDispatchMode):
     """Collect the dtypes in which f computes, also under autocast inside f."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(

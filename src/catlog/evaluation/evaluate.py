@@ -76,8 +76,8 @@ def evaluate_chunked(
         chunk = points(part)
         values.append(checked(f(as_seen(chunk, law)), chunk, law))
         del chunk  # before the next one is made
-    if trace is not None:
-        trace.warn_if_changed(law)
+    if trace is not None and rows > 0:
+        trace.warn_if_changed(lambda: evaluate(f, points(slice(0, 1))[[0, 0]], law))
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
 

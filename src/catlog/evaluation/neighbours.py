@@ -195,15 +195,15 @@ def _own_table(
     batch = without_outputs(law)
     points = as_seen(x.clone(), law)
     trace = Trace.before(f, law)
-    if variables is None:
-        slots = law.d
-        table = f.neighbours(points)  # type: ignore[attr-defined]
-    else:
+    asked = []
+    slots = law.d
+    if variables is not None:
         slots = variables.shape[-1]
-        asked = variables.reshape(variables.shape[:1] + batch + (slots,))
-        table = f.neighbours(points, asked)  # type: ignore[attr-defined]
+        asked = [variables.reshape(variables.shape[:1] + batch + (slots,))]
+    table = f.neighbours(points, *asked)  # type: ignore[attr-defined]
     if trace is not None:
-        trace.warn_if_changed(law)
+        twice = (as_seen(x, law)[[0, 0]], *(slots[[0, 0]] for slots in asked))
+        trace.warn_if_changed(lambda: f.neighbours(*twice))  # type: ignore[attr-defined]
     expected = x.shape[:1] + batch + (slots, law.k) + lead[len(batch) :]
     if not isinstance(table, Tensor) or table.shape != expected:
         shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""

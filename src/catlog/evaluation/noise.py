@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -14,9 +15,10 @@ from ..distributions.conditionals import Conditionals
 from ..distributions.counts import Counts
 from ..distributions.factors import Factors
 from ..estimator import Function
-from ..tracing import can_inspect, inside_functorch
-from .left_alone import modules_of
+from ..tracing import can_inspect, in_inference_mode, inside_functorch
+from .left_alone import left_alone, modules_of
 
+SAME = 1e-5  # relative; far above the rounding of a repeated call, far below dropout
 NOISE = (
     "f: it draws random numbers in every call, as dropout does. The estimator subtracts values of "
     "f, and noise of different calls does not cancel. Call eval() on the network in f, or draw the "
@@ -36,8 +38,11 @@ class NoisyFunctionWarning(UserWarning):
     They compare f at points that differ in one variable (`IndeCateR`, `SCateR`, `LEG`,
     `SlopeCateR`, ...). If f draws other random numbers at each point, as dropout does, these
     differences are mostly noise. Batch normalisation makes the value of a point depend on the
-    others. Only torch's global generators and buffers that f changes are looked at, so that f is
-    not evaluated once more; :func:`catlog.check` finds all kinds of noise.
+    others.
+
+    Estimators look at the first four uses of f, and then at every power of two. They see whether f
+    draws from torch's global generators, or counts batches. Only if it draws, they evaluate it at a
+    point twice. :func:`catlog.check` finds all kinds of noise.
     """
 
 
@@ -46,10 +51,14 @@ class Trace:
     """What a call of f changes if f is noisy, as it was before the call.
 
     Attributes:
+        f: the function.
+        device: of its points.
         states: of torch's global random number generators.
         batches: what counts the batches of each batch normalisation, and how often it was written.
     """
 
+    f: Function
+    device: torch.device
     states: list[Tensor]
     batches: list[tuple[Tensor, int]]
 
@@ -58,48 +67,62 @@ class Trace:
 
     @classmethod
     def before(cls, f: Function, law: Factors | Conditionals | Counts) -> "Trace | None":
-        """Return the present state, or None where Python may not look at it.
+        """Return the present state, or None if Python may not look at it or need not now.
 
-        Ranks that share f's points must agree on what they do, so nothing is looked at there.
+        Ranks that share f's points must agree on what they do, so nothing is looked at there, nor
+        if f says that it ``is_noisy``. Later looks are needed because the first uses may be those
+        of a validation.
         """
-        if not can_inspect(law.validate) or inside_functorch() or getattr(f, "ranks", 1) > 1:
+        if not can_inspect(law.validate) or inside_functorch() or in_inference_mode():
             return None
         if law.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        return cls(_states(law.device), cls._batch_counters(f))
-
-    @classmethod
-    def _batch_counters(cls, f: Function) -> list[tuple[Tensor, int]]:
-        """Look for batch normalisation at the first four uses of f, then at every power of two.
-
-        Looking follows all references of f. Later looks are needed because the first uses may be
-        those of a validation.
-        """
-        while isinstance(f, partial):
-            f = f.func
-        key = f if isinstance(f, nn.Module) else getattr(f, "__code__", type(f))
+        function = f
+        while isinstance(function, partial):
+            function = function.func
+        is_module = isinstance(function, nn.Module)
+        key = function if is_module else getattr(function, "__code__", type(function))
         uses = cls._uses[key] = cls._uses.get(key, 0) + 1
         if uses > 4 and uses & (uses - 1):
-            return []
+            return None
+        if getattr(f, "ranks", 1) > 1 or getattr(f, "is_noisy", False):
+            return None
         counters = [
             module.num_batches_tracked
             for root in modules_of(f)
             for module in root.modules()
             if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm)
         ]
-        return [
+        batches = [
             (counter, counter._version)
             for counter in counters
             if counter is not None and not counter.is_inference()
         ]
+        return cls(f, law.device, _states(law.device), batches)
 
-    def warn_if_changed(self, law: Factors | Conditionals | Counts) -> None:
-        """Warn if f has drawn random numbers since, or has counted a batch."""
-        states = zip(self.states, _states(law.device), strict=True)
-        if any(not torch.equal(before, after) for before, after in states):
-            warnings.warn(NOISE + SILENCE, NoisyFunctionWarning, _callers_level())
+    def warn_if_changed(self, repeated: Callable[[], Tensor], calls: int = 2) -> None:
+        """Warn if f has counted a batch since, or has drawn random numbers that change its value.
+
+        A Pyro model, for example, draws initial values of its parameters at every run, and does not
+        use them.
+
+        Args:
+            repeated: evaluates f at two equal points in one call.
+            calls: 2 if the estimator subtracts values of different calls, else 1.
+        """
         if any(counter._version != version for counter, version in self.batches):
             warnings.warn(BATCH + SILENCE, NoisyFunctionWarning, _callers_level())
+        states = zip(self.states, _states(self.device), strict=True)
+        if all(torch.equal(before, after) for before, after in states):
+            return
+        try:
+            with left_alone(self.f), torch.no_grad():
+                values = [repeated() for _ in range(calls)]
+        except Exception:  # f may raise anything where it was not called before
+            return
+        first, second = values if calls == 2 else values[0].chunk(2)
+        if bool(((first - second).abs() > SAME * first.abs().max()).any()):
+            warnings.warn(NOISE + SILENCE, NoisyFunctionWarning, _callers_level())
 
 
 def _states(device: torch.device) -> list[Tensor]:
