@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Binomial, Distribution, Geometric, NegativeBinomial, Poisson
+from torch.distributions import Distribution
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..checks import check_function
 from ..distributions.conditionals import view
-from ..distributions.counts import Counts, counts
+from ..distributions.counts import FAMILIES, Counts, counts
 from ..distributions.factors import Factors, base_distribution, relaxable
 from ..distributions.network_checks import rounding
+from ..distributions.ordered import Ordered
 from ..estimator import RELAXABLE, Estimator, Function
 from ..estimators import Exact
 from ..evaluation.evaluate import View, evaluate, value_and_slope
@@ -87,9 +88,9 @@ def check(
     needs_slope = E is not None and E.differentiates_f
     with left_alone(f, q):
         torch.manual_seed(0)
-        check_of_network = getattr(base_distribution(q), "check", None)
-        if check_of_network is not None:
-            check_of_network()
+        base = base_distribution(q)
+        if isinstance(base, Ordered) and hasattr(base, "check"):
+            base.check()
         law = _view(q, outputs)
         if needs_slope and isinstance(law, Factors):
             relaxable(q, law, type(E).__name__)
@@ -105,14 +106,14 @@ def check(
             else "f: no finite derivative in x. Estimators that need none are possible."
         )
         if not is_noisy and not trial.problems:
-            findings += trial.table() + trial.mean(q)
+            findings += trial.offers(q)
     if trial.problems:
         raise ValueError("\n".join(trial.problems))
     return FunctionReport(is_noisy, slope_error is None, tuple(findings))
 
 
 def _view(q: Distribution, outputs: int) -> View:
-    if isinstance(base_distribution(q), (Poisson, Binomial, Geometric, NegativeBinomial)):
+    if isinstance(base_distribution(q), tuple(FAMILIES)):
         return counts(q, outputs=outputs)
     return view(q, outputs=outputs)
 
@@ -206,46 +207,45 @@ class _Trial:
             )
         return ["f: one finite value per point, the same again and whatever the other points are."]
 
-    def table(self) -> list[str]:
-        """Compare f's own table with f at some variables of one point."""
-        f, law = self.f, self.law
-        if not isinstance(law, Factors) or getattr(f, "neighbours", None) is None:
-            return []
-        # Without validation nothing is noted on f.
-        law = replace(law, validate=False)
-        count = min(law.d, MOST_VARIABLES)
-        chosen = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
-        x, fx, chosen = self.x[:1], self.fx[:1], chosen[..., :count]
-        with self._named("its table is asked for", "f.neighbours"):
-            own = differences(f, x, fx, law, chosen=chosen)
-            true = differences(lambda x: f(x), x, fx, law, chosen=chosen)
-            if self._differ(own, true, self.limit, self.fx):
-                self.problems.append(
-                    "f.neighbours does not agree with f: an entry of the table differs by "
-                    f"{(own - true).abs().max().item():.4g}. Correct it, or pass `lambda x: f(x)`."
-                )
-        return ["f.neighbours: agrees with f."]
-
     @torch.no_grad()
-    def mean(self, q: Distribution) -> list[str]:
-        """Compare f's own mean with the sum over all points, if they are few."""
-        f, law = self.f, self.law
-        if isinstance(law, Counts):
-            return []
-        with self._named("its mean is asked for", "f.expectation"):
-            own = known_mean(f, q, law)
-            if own is None:
-                return []
-            points = prod(law.cardinalities)
-            if points > MOST_POINTS:
-                return [f"f.expectation: not compared, since q has {points} points."]
-            true = Exact(limit=points)(lambda x: f(x), q, outputs=law.outputs)
-            if self._differ(own, true, self.limit, self.fx):
-                self.problems.append(
-                    "f.expectation does not agree with f: a mean differs by "
-                    f"{(own - true).abs().max().item():.4g}. Correct it, or pass `lambda x: f(x)`."
-                )
-        return ["f.expectation: agrees with f."]
+    def offers(self, q: Distribution) -> list[str]:
+        """Compare f's own table and its own mean with f."""
+        findings = []
+        plain = lambda x: self.f(x)  # noqa: E731  # which offers nothing
+        for owner, compared in (("f.neighbours", self._tables), ("f.expectation", self._means)):
+            with self._named("it is called", owner):
+                pair = compared(q, plain)
+                if pair is not None and self._differ(*pair, self.limit, self.fx):
+                    self.problems.append(
+                        f"{owner} does not agree with f: it differs by "
+                        f"{(pair[0] - pair[1]).abs().max().item():.4g}. Correct it, or pass "
+                        "`lambda x: f(x)`."
+                    )
+                elif pair is not None:
+                    findings.append(f"{owner}: agrees with f.")
+        return findings
+
+    def _tables(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
+        """Return the changes of some variables of one point, by f's own table and by f."""
+        if not isinstance(self.law, Factors) or getattr(self.f, "neighbours", None) is None:
+            return None
+        law = replace(self.law, validate=False)  # else a note would be made on f
+        order = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
+        chosen = order[..., :MOST_VARIABLES]
+        own, true = (
+            differences(f, self.x[:1], self.fx[:1], law, chosen=chosen) for f in (self.f, plain)
+        )
+        return own, true
+
+    def _means(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
+        """Return f's own mean and the sum over all points, if they are few."""
+        law = self.law
+        if isinstance(law, Counts) or prod(law.cardinalities) > MOST_POINTS:
+            return None
+        own = known_mean(self.f, q, law)
+        if own is None:
+            return None
+        return own, Exact(limit=MOST_POINTS)(plain, q, outputs=law.outputs)
 
     @contextmanager
     def _named(self, case: str, owner: str = "f") -> Iterator[str]:
@@ -265,6 +265,8 @@ class _Trial:
     @staticmethod
     def _differ(first: Tensor, second: Tensor, limit: float, *others: Tensor) -> bool:
         """Return whether values differ by more than ``limit`` times the largest value."""
+        if first.numel() == 0:
+            return False
         size = max(values.abs().amax() for values in (first, second, *others))
         return not bool(((first - second).abs() <= limit * size).all())
 
@@ -278,19 +280,13 @@ class _Trial:
         )
 
     def _noise(self, change: float) -> str:
-        def seeded() -> Tensor:
-            torch.manual_seed(1)
-            return evaluate(self.f, self.x, self.law)
-
         kind = nn.modules.dropout._DropoutNd
         active = {
             type(module).__name__
             for module in self.modules
             if isinstance(module, kind) and module.training and module.p > 0
         }
-        source = "a state or random numbers of its own"
-        if not self._differ(seeded(), seeded(), self.repeat_limit):
-            source = "torch's random numbers"
+        source = "random numbers or a state of its own"
         if active:
             source = f"{', '.join(sorted(active))} in training mode"
         return (
