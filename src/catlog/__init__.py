@@ -27,6 +27,7 @@ from .estimators.relaxations.sampling_layer import sample as sample
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
+from .evaluation.noise import NoisyFunctionWarning as NoisyFunctionWarning
 from .language_models import CausalLM as CausalLM
 from .language_models import advantages as advantages
 from .logarithm import log_expectation as log_expectation
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .diagnostics import Advice as Advice
     from .diagnostics import Comparison as Comparison
     from .diagnostics import advise as advise
+    from .diagnostics import check as check
     from .diagnostics import compare as compare
     from .diagnostics import compare_layers as compare_layers
 else:  # type checkers read a literal `__all__` only
@@ -56,11 +58,13 @@ else:  # type checkers read a literal `__all__` only
         "LinearChainCRF",
         "MarkovChain",
         "MovingAverageBaseline",
+        "NoisyFunctionWarning",
         "Pathwise",
         "PlackettLuce",
         "Subset",
         "advantages",
         "advise",
+        "check",
         "compare",
         "compare_layers",
         "compiled_step",
@@ -74,7 +78,7 @@ else:  # type checkers read a literal `__all__` only
 
     # Imported on first use: training needs none of these modules, `pyro` needs Pyro.
     _MODULES = ("diagnostics", "problems", "pyro")
-    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
+    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "check", "compare", "compare_layers")
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

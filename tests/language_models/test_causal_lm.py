@@ -104,7 +104,7 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
 
 def test_the_contract_is_kept(model: Any) -> None:
     q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    q.check(lambda x: (x == 1).double().sum(-1))
+    catlog.check(lambda x: (x == 1).double().sum(-1), q)
 
 
 def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:

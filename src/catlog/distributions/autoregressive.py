@@ -1,6 +1,6 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
@@ -17,7 +17,6 @@ from .absorbing import Running, absorb, ended_before
 from .network_checks import (
     changed_later,
     check_causal,
-    check_f,
     check_network,
     check_steps,
     rounding,
@@ -150,20 +149,16 @@ class Autoregressive(Ordered):
         return (~ended_before(x, self.end)).sum(-1)
 
     @torch.no_grad()
-    def check(self, f: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
+    def check(self) -> None:
+        """Raise a ValueError that names the mistake if the network breaks the contract.
 
         It checks the shapes and leading dimensions of logits and states; that logits depend only on
         earlier variables and on their own row; that ``step`` and ``all_logits`` are the same
         function; and, with ``end``, that shorter sequences are accepted and that
-        ``context_in_state`` is right. f must return one value per point, which must not depend on
-        the other points.
+        ``context_in_state`` is right. :func:`catlog.check` checks this and f.
 
-        Cost: about 2 d + 10 passes through the network, and 3 evaluations of f. The network is
-        checked at its first uses as well, but by fewer points.
-
-        Args:
-            f: a function of points ``[n, *batch, d]`` that returns ``[n, *batch]``.
+        Cost: about 2 d + 10 passes through the network. It is checked at its first uses as well,
+        but by fewer points.
 
         >>> q = Autoregressive(lambda x, i: x[..., -1:] * torch.arange(3.0), [3, 3])
         >>> try:
@@ -172,9 +167,7 @@ class Autoregressive(Ordered):
         ...     print(str(error)[:73])
         q: the network's logits of variable 0 change when variables 0 to 1 change
         """
-        x = check_network(self)
-        if f is not None:
-            check_f(f, x)
+        check_network(self)
 
     @torch.no_grad()
     def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:

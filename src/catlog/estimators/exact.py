@@ -118,7 +118,9 @@ class Exact:
             there by a possible one."""
             return law.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
 
-        fx = evaluate_chunked(f, possible_points, points, law, chunk_size=self.chunk_size)
+        fx = evaluate_chunked(
+            f, possible_points, points, law, chunk_size=self.chunk_size, subtracted=False
+        )
         # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
         mean = (weight.detach() * fx.detach()).sum(0)
         return (weight * (fx - mean)).sum(0) + mean

@@ -14,6 +14,7 @@ from ..distributions.counts import Counts
 from ..distributions.factors import Factors
 from ..estimator import Function
 from ..tracing import can_inspect, in_inference_mode, inside_functorch
+from .noise import Trace
 
 View = Factors | Conditionals | Counts
 
@@ -61,17 +62,22 @@ def evaluate_chunked(
     law: View,
     *,
     chunk_size: int | None = None,
+    subtracted: bool = True,
 ) -> Float[Tensor, "rows *batch"]:
     """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write into them.
 
-    Only one chunk of points exists at a time, which bounds the memory.
+    Only one chunk of points exists at a time, which bounds the memory. Warn if f is noisy, unless
+    the values are not ``subtracted`` from others.
     """
     check_function(f)
     values = [torch.zeros((0, *law.batch_shape), dtype=law.real, device=law.device)]
+    trace = Trace.before(f, law) if subtracted else None
     for part in chunks(rows, law, f, chunk_size):
         chunk = points(part)
         values.append(called(f, chunk, law))
         del chunk  # before the next one is made
+    if trace is not None and rows > 0:
+        trace.warn_if_changed(lambda: evaluate(f, points(slice(0, 1))[[0, 0]], law))
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
 

@@ -10,6 +10,7 @@ from ..distributions.integers import integers
 from ..estimator import Function
 from ..tracing import can_inspect
 from .evaluate import as_seen, check_finite, evaluate_chunked
+from .noise import Trace
 from .own_table import compare_with_f
 
 Slots = Int64[Tensor, "n *#batch slots"]
@@ -193,13 +194,16 @@ def _own_table(
     """Return f's own table of these variables, or of all; ``lead`` is the batch with outputs."""
     batch = without_outputs(law)
     points = as_seen(x.clone(), law)
-    if variables is None:
-        slots = law.d
-        table = f.neighbours(points)  # type: ignore[attr-defined]
-    else:
+    trace = Trace.before(f, law)
+    asked = []
+    slots = law.d
+    if variables is not None:
         slots = variables.shape[-1]
-        asked = variables.reshape(variables.shape[:1] + batch + (slots,))
-        table = f.neighbours(points, asked)  # type: ignore[attr-defined]
+        asked = [variables.reshape(variables.shape[:1] + batch + (slots,))]
+    table = f.neighbours(points, *asked)  # type: ignore[attr-defined]
+    if trace is not None:
+        twice = (as_seen(x, law)[[0, 0]], *(slots[[0, 0]] for slots in asked))
+        trace.warn_if_changed(lambda: f.neighbours(*twice))  # type: ignore[attr-defined]
     expected = x.shape[:1] + batch + (slots, law.k) + lead[len(batch) :]
     if not isinstance(table, Tensor) or table.shape != expected:
         shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""

@@ -222,6 +222,7 @@ class _Estimate:
                 estimate = estimate + self._summed(later, group)
             return estimate
 
+        f.is_noisy = len(chain) > 1  # type: ignore[attr-defined]  # it estimates later groups
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
         return group.estimator(f, q)
 

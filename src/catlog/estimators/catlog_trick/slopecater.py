@@ -12,8 +12,9 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_count, check_flag, check_module_device, check_number
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, once
-from ...evaluation.evaluate import evaluate_through
+from ...evaluation.evaluate import evaluate, evaluate_through
 from ...evaluation.learning import frozen, learns
+from ...evaluation.noise import Trace
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import given_or_rand, rand
 from ...tracing import can_inspect
@@ -195,7 +196,10 @@ class SlopeCateR(FromDraws, nn.Module):
             finite_log_probs(law), corrected, rate, self.validate, *plan, *self.buffers()
         )
         points = law.shaped(points).to(law.dtype, copy=True)  # f may write into them
+        trace = Trace.before(f, law)
         values = evaluate_through(f, points, law)
+        if trace is not None:
+            trace.warn_if_changed(lambda: evaluate(f, x[[0, 0]], law), calls=1)
         shares = plan.shares.to(values.dtype)
         exact = predictions.exact(values.detach()) * choice.weight
         return once((shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype))
