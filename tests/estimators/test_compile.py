@@ -15,7 +15,15 @@ from catlog.estimators.catlog_trick import kernel_critic
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each, select, supports
-from support.compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
+from support.compiling import (
+    BATCHES,
+    LAWS,
+    assert_compiles,
+    both,
+    checked_graphs,
+    why_not_inductor,
+    widest,
+)
 from support.laws import bits, integers
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
@@ -32,21 +40,23 @@ def two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def cases() -> Iterator[object]:
     """Return every setting of every estimator, every distribution that it takes, and a backend.
 
-    AOTAutograd takes twice the time of tracing alone. It gets every estimator on every distribution
-    and every setting on one of them; ``make test-compile`` gives all of them to Inductor.
+    AOTAutograd, whose graphs are checked, takes twice the time of tracing alone. It gets every
+    estimator on every distribution and every setting on one of them; ``make test-compile`` gives
+    all of them to Inductor.
     """
     for _, group in groupby(select().items(), lambda labelled: type(labelled[1])):
         settings = list(group)
         for i, (label, E) in enumerate(settings):
             laws = [law for law in LAWS if supports(E, law)]
             for j, law in enumerate(laws):
-                backend = "aot_eager" if i % len(laws) == j % len(settings) else "eager"
+                backend = "aot" if i % len(laws) == j % len(settings) else "eager"
                 yield pytest.param(E, law, backend, id=f"{label}-{law}-{backend}")
 
 
 @pytest.mark.parametrize(("E", "law", "backend"), list(cases()))
 def test_compiled_equals_eager(E: catlog.Estimator, law: str, backend: str) -> None:
-    results = both(E, law, backend=backend, dynamic=False)
+    backends = {"eager": "eager", "aot": checked_graphs}
+    results = both(E, law, backend=backends[backend], dynamic=False)
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
@@ -134,7 +144,7 @@ def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None
 @pytest.mark.parametrize("name", ["IndeCateR", "ReinMax", "DecoupledStraightThrough"])
 def test_draws_compile(name: str, draws: str) -> None:
     E = catlog.ESTIMATORS[name](3, draws=draws)
-    results = both(E, "bits", BATCHES, backend="aot_eager")
+    results = both(E, "bits", BATCHES, backend=checked_graphs)
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
 

@@ -56,7 +56,8 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
     if getattr(E, "variables", None):
         options["chosen"] = torch.rand(E.samples, 5, 3).argsort(-1)[..., : E.variables]
     if isinstance(E, catlog.SlopeCateR):
-        options["start"] = torch.rand(1, 5, dtype=torch.float64)
+        k = 2 if law == "bits" else 3
+        options["start"] = torch.rand(1 + E.uses_pairs(k), 5, dtype=torch.float64)
     results = []
     for device in ("cpu", "cuda"):
         theta = logits.to(device).requires_grad_()
