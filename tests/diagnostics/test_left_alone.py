@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
-from catlog.diagnostics.left_alone import modules_of
 from catlog.diagnostics.moments import Moments
+from catlog.evaluation.left_alone import modules_of
 
 Ask = Callable[..., object]
 ASK: dict[str, Ask] = {

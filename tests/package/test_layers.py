@@ -15,7 +15,7 @@ import catlog
 # averages gradients by its `Moments`.
 LAYERS = [
     ["tracing"],
-    ["checks", "files"],
+    ["checks", "files", "cuda_graphs"],
     ["estimator"],
     ["distributions"],
     ["sampling"],

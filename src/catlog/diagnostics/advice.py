@@ -13,11 +13,11 @@ from torch import Tensor
 from ..checks import check_count
 from ..estimator import Estimator, Function
 from ..estimators import MemoryCateR
+from ..evaluation.left_alone import left_alone
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
 from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
-from .left_alone import left_alone
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons

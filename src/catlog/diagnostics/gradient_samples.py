@@ -17,11 +17,11 @@ from ..estimator import Estimator, Function
 from ..estimators import Exact
 from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
+from ..evaluation.left_alone import versions_kept
 from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
 from .kinds_of_calls import Result, of_each_kind, shares_of_kinds
-from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 

@@ -14,10 +14,10 @@ from torch.nn.functional import logsigmoid
 from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
+from ..evaluation.left_alone import left_alone
 from .comparison import Comparison
 from .gradient_samples import Clock, timed
 from .gradients import check_trainable, flat_gradients, graph_leaves, listed
-from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress

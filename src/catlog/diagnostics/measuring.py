@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from ..checks import check_count, readable
 from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
+from ..evaluation.left_alone import left_alone
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
 from .kinds_of_calls import of_each_kind, shares_of_kinds
-from .left_alone import left_alone
 from .mean_check import check_mean
 from .moments import Moments
 from .progress import shown_progress
