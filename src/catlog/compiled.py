@@ -45,7 +45,7 @@ class CompiledStep:
     """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`.
 
     Attributes:
-        mode: how the last call ran: "eager", "compiled", "captured" or "compiled, captured"; None
+        mode: how it runs: "eager", "compiled", "captured" or "compiled, captured"; None
             before the first call.
         why: what prevented a faster mode.
     """
@@ -90,7 +90,7 @@ class CompiledStep:
         self._copy_inputs(inputs)
         settings = self._read_settings()
         if settings != self._settings:
-            return self._step_uncaptured(corrects, inputs, settings)
+            return self._step_before_capture(corrects, inputs, settings)
         if not self._recordings:
             self._record()
         self._copy_rates()
@@ -202,20 +202,21 @@ class CompiledStep:
         """Return the names of what has changed."""
         return ", ".join(name for name in settings if settings[name] != self._settings[name])
 
-    def _step_uncaptured(
+    def _step_before_capture(
         self, corrects: bool | None, inputs: tuple[Tensor, ...], settings: dict[str, object]
     ) -> Tensor:
-        """Run a step as it is, in the first call and after a change. The next one is captured,
+        """Run a step as it is. The first one is captured at once; after a change, the next one is,
         unless something changes again."""
         assert self._graphs is not None
+        is_first = not self._settings
         self.mode = self._plain_mode
-        self.why = "A step is captured in its second call."
-        if self._settings:
-            self.why = f"Since the last call there was a change of {self._changed(settings)}."
+        self.why = "" if is_first else f"{self._changed(settings)} changed since the last call."
         self._recordings = {}
         with self._graphs.aside():
             loss = self._step(corrects, inputs, self.optimiser.step)
         self._settings = self._read_settings()
+        if is_first:
+            self._record()
         return loss
 
     def _record(self) -> None:
@@ -234,12 +235,12 @@ class CompiledStep:
         recordings = {}
         for corrects in [None] if self.estimator is None else [True, False]:
             step = partial(self._step, corrects, self._inputs, update)
-            with self._rates_in_tensors():
+            with self._gradients_kept(), self._rates_in_tensors():
                 with self._undone(), self._graphs.aside():
                     for _ in range(self.warmup):
                         step()
                 graph, loss = self._graphs.capture(step)
-            gradients = [parameter.grad for parameter in self._parameters()]
+                gradients = [parameter.grad for parameter in self._parameters()]
             recordings[corrects] = Recording(graph, loss, gradients)
         if changed := self._changed(self._read_settings()):
             raise RuntimeError(
@@ -264,6 +265,16 @@ class CompiledStep:
                 with torch.no_grad():
                     for tensor, value in zip(tensors, values, strict=True):
                         tensor.copy_(value)
+
+    @contextmanager
+    def _gradients_kept(self) -> Iterator[None]:
+        """Restore the gradients of the last step after the body: a capture computes none."""
+        kept = [(parameter, parameter.grad) for parameter in self._parameters()]
+        try:
+            yield
+        finally:
+            for parameter, gradient in kept:
+                parameter.grad = gradient
 
     def _groups_with_rates(self) -> list[tuple[dict[str, Any], Tensor]]:
         """Return the groups whose learning rate is a number, and the tensor that stands for it."""
@@ -397,14 +408,13 @@ def compiled_step(
     Make it by ``step = compiled_step(loss, optimiser)``, then call ``step(batch)``.
     ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are
     averaged). On a GPU the loss is compiled with ``torch.compile(fullgraph=True)``, and so is the
-    update. The first call runs as it is. The second one captures loss, backward and update in a
-    CUDA graph, and from then on each call copies its inputs into the graph's buffers and replays
-    it. The returned loss and the gradients live in buffers that a later call overwrites. On a CPU
-    the step runs in eager mode, or compiled with ``compile=True``. ``step.mode`` says how the last
-    call ran, ``step.why`` what prevented a faster mode. Make the optimiser with
-    ``capturable=True``. (An update with ``fused=True`` or with hooks is captured without being
-    compiled. For small models torch's fused Adam is slow, because it gives each block of a GPU
-    65,536 numbers.)
+    update. The first call runs as it is, and then captures loss, backward and update in a CUDA
+    graph. Each further call copies its inputs into the graph's buffers and replays it. The returned
+    loss and the gradients live in buffers that a later call overwrites. On a CPU the step runs in
+    eager mode, or compiled with ``compile=True``. ``step.mode`` says how it runs, ``step.why`` what
+    prevented a faster mode. Make the optimiser with ``capturable=True``. (An update with
+    ``fused=True`` or with hooks is captured without being compiled. For small models torch's fused
+    Adam is slow, because it gives each block of a GPU 65,536 numbers.)
 
     Learning rates may change in every call, also those that are floats. The step also notices
     other settings and a loaded state of the optimiser, new parameter groups, ``requires_grad``,
