@@ -140,6 +140,10 @@ def plain_step(
     return step
 
 
+def batch(i: int, device: str) -> Tensor:
+    return torch.linspace(-1, 1 + i, 15, dtype=torch.float64).view(5, 3).sin().to(device)
+
+
 def trained(
     device: str, is_captured: bool, change: Change, make: Callable[..., torch.optim.Optimizer]
 ) -> tuple[list[object], catlog.compiled.CompiledStep | None]:
@@ -154,8 +158,7 @@ def trained(
     history: list[object] = []
     for i in range(STEPS):
         change(model, optimiser, i)
-        images = torch.linspace(-1, 1 + i, 15, dtype=torch.float64).view(5, 3).sin().to(device)
-        history.append(step(images).clone())
+        history.append(step(batch(i, device)).clone())
         gradients = [parameter.grad for parameter in model.parameters()]
         if later and i < CHANGE_AT:  # gradients of the decoder add up: nobody sets them to zero
             gradients = [parameter.grad for parameter in model.encoder.parameters()]
@@ -176,6 +179,26 @@ def compare(device: str, change: Change, make: Callable[..., torch.optim.Optimiz
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed(device: str, name: str) -> None:
     compare(device, CHANGES[name])
+
+
+def test_other_memory_of_a_parameter_without_a_module_is_noticed(device: str) -> None:
+    results = []
+    for is_captured in (False, True):
+        theta = nn.Parameter(torch.linspace(-1, 2, 3, dtype=torch.float64, device=device))
+        optimiser = torch.optim.Adam([theta], 0.1, capturable=True, foreach=True)
+
+        def loss(images: Tensor, theta: Tensor = theta) -> Tensor:
+            return ((images - theta) ** 2).sum(-1)
+
+        step = plain_step(loss, optimiser)
+        if is_captured:
+            step = catlog.compiled_step(loss, optimiser, compile=False)
+        for i in range(6):
+            if i == 3:
+                other_memory(theta)
+            step(batch(i, device))
+        results.append(theta.detach())
+    assert_close(*results, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +236,8 @@ def test_schedulers_work_as_usual(device: str, name: str, is_tensor: bool) -> No
             step = catlog.compiled_step(lambda x, model=model: model(x), optimiser, compile=False)
         scheduler = SCHEDULERS[name](optimiser)
         captures = 0
-        for _ in range(STEPS):
-            step(torch.ones(5, 3, dtype=torch.float64, device=device) * torch.rand(()))
+        for i in range(STEPS):
+            step(batch(i, device))
             captures += is_captured and step.mode == "captured"
             scheduler.step()
         assert isinstance(optimiser.param_groups[0]["lr"], Tensor) == is_tensor
@@ -248,12 +271,12 @@ def test_the_coin_chooses_a_graph_and_its_gradients(
         if is_captured:
             step = catlog.compiled_step(loss, optimiser, compile=False, estimator=E)
         history = []
-        for choice, batch in zip(choices, images, strict=False):
+        for i, choice in enumerate(choices):
             if is_captured:
                 monkeypatch.setattr(E, "toss", lambda choice=choice: choice == "1")
             else:
                 E.corrects = choice == "1"
-            value = step(batch).clone()
+            value = step(images[i]).clone()
             gradients = [p.grad.clone() for p in encoder.parameters()]
             learned = [buffer.clone() for buffer in E.buffers()]
             history.append([value, *gradients, *learned])
