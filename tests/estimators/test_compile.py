@@ -266,6 +266,29 @@ def test_compiled_step_on_a_cpu() -> None:
     assert "GPU" in step.why
 
 
+def test_wrong_arguments_of_compiled_step_are_named() -> None:
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    for wrong in (model.parameters(), list(model.parameters()), torch.optim.SGD, None):
+        with pytest.raises(TypeError, match="compiled_step: `optimiser` must be an optimiser"):
+            catlog.compiled_step(model, wrong)
+    with pytest.raises(TypeError, match="compiled_step: `loss` must be a function.* SGD was"):
+        catlog.compiled_step(optimiser, model)
+    with pytest.raises(TypeError, match="compiled_step: `compile` must be True or False"):
+        catlog.compiled_step(model, optimiser, compile="yes")
+
+
+def test_a_step_makes_no_warning_of_a_scheduler() -> None:
+    """Schedulers watch `optimiser.step`, also if they are made after the step."""
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    step = catlog.compiled_step(lambda x: model(x).square(), optimiser)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+    step(torch.ones(3, 2))
+    scheduler.step()
+    assert optimiser.param_groups[0]["lr"] == 0.05
+
+
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
     """torch.compile gives up on a code object after eight variants; here are ten models."""
 
