@@ -74,6 +74,7 @@ class CompiledStep:
         self._plain_mode = "eager"
         self._run: Callable[..., Tensor] = self._mean
         self._graphs: CudaGraphs | None = None  # None: steps are not captured
+        self._device = torch.device("cpu")
         self._inputs: tuple[Tensor, ...] = ()
         self._modules: list[nn.Module] = []
         self._settings: dict[str, object] = {}  # after the last step that was not replayed
@@ -148,6 +149,7 @@ class CompiledStep:
             self._inputs = tuple(_buffer(value) for value in inputs)
             self._modules = [m for module in modules_of(self.loss) for m in module.modules()]
             self._graphs = CudaGraphs()
+            self._device = self._parameters()[0].device
         elif not compiles:
             self.estimator = None  # it decides by itself
         self.mode = self._plain_mode
@@ -172,10 +174,10 @@ class CompiledStep:
         slots = [s for slots in self.optimiser.state.values() for s in slots.values()]
         return {
             "settings of the optimiser": [
-                (name, _constant(value, group["params"][0].device))
+                (name, _constant(value, self._device))
                 for group in self.optimiser.param_groups
                 for name, value in group.items()
-                if name != "params" and not self._is_rate(name, group)
+                if name != "params" and not (name == "lr" and self._reads_tensor(group))
             ],
             "parameters": list(map(Tensor.data_ptr, parameters)),
             "requires_grad of parameters": [parameter.requires_grad for parameter in parameters],
@@ -186,17 +188,17 @@ class CompiledStep:
             "grad mode": torch.is_grad_enabled(),
         }
 
-    def _is_rate(self, name: str, group: dict[str, Any]) -> bool:
-        """Return whether an entry of a group is a learning rate that can be put into a tensor.
+    def _reads_tensor(self, group: dict[str, Any]) -> bool:
+        """Return whether graphs read the learning rate of a group, a number, from a tensor.
 
         All optimisers of torch that can be captured take tensors, but some loop over parameters
         (``foreach=False``) in a way that reads them on the host.
         """
-        is_known = type(self.optimiser).step.__module__.startswith("torch.optim.")
-        if name != "lr" or not is_known or group.get("foreach") is False:
+        if not type(self.optimiser).step.__module__.startswith("torch.optim."):
             return False
-        rate = group["lr"]
-        return not isinstance(rate, Tensor) or rate.device != group["params"][0].device
+        rate = group.get("lr")
+        is_number = not isinstance(rate, Tensor) or rate.device != self._device
+        return is_number and rate is not None and group.get("foreach") is not False
 
     def _changed(self, settings: dict[str, object]) -> str:
         """Return the names of what has changed."""
@@ -227,7 +229,7 @@ class CompiledStep:
         if compiles and _can_compile(self.optimiser):
             update = compiled_update(self.optimiser)
         self._rates = [
-            _rate_buffer(group) if self._is_rate("lr", group) else None
+            _rate_buffer(group, self._device) if self._reads_tensor(group) else None
             for group in self.optimiser.param_groups
         ]
         self._written = []
@@ -357,12 +359,11 @@ def _constant(value: object, device: torch.device) -> object:
     return value
 
 
-def _rate_buffer(group: dict[str, Any]) -> Tensor:
+def _rate_buffer(group: dict[str, Any], device: torch.device) -> Tensor:
     """Return a tensor for the learning rate of a group. Fused updates read 32 bits only."""
-    parameter = group["params"][0]
-    is_double = parameter.dtype.to_real() == torch.float64 and not group.get("fused")
-    dtype = torch.float64 if is_double else torch.float32
-    return torch.zeros((), dtype=dtype, device=parameter.device)
+    is_double = any(parameter.dtype.to_real() == torch.float64 for parameter in group["params"])
+    dtype = torch.float64 if is_double and not group.get("fused") else torch.float32
+    return torch.zeros((), dtype=dtype, device=device)
 
 
 def _can_compile(optimiser: torch.optim.Optimizer) -> bool:

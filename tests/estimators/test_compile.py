@@ -272,7 +272,7 @@ def test_wrong_arguments_of_compiled_step_are_named() -> None:
     for wrong in (model.parameters(), list(model.parameters()), torch.optim.SGD, None):
         with pytest.raises(TypeError, match="compiled_step: `optimiser` must be an optimiser"):
             catlog.compiled_step(model, wrong)
-    with pytest.raises(TypeError, match="compiled_step: `loss` must be a function.* SGD was"):
+    with pytest.raises(TypeError, match=r"compiled_step: `loss` must be a function.* SGD was"):
         catlog.compiled_step(optimiser, model)
     with pytest.raises(TypeError, match="compiled_step: `compile` must be True or False"):
         catlog.compiled_step(model, optimiser, compile="yes")
