@@ -14,7 +14,7 @@ import catlog
 # `diagnostics` is above `problems`: a problem averages gradients by its `Moments`.
 LAYERS = [
     ["tracing"],
-    ["checks"],
+    ["checks", "cuda_graphs"],
     ["estimator"],
     ["distributions"],
     ["sampling"],

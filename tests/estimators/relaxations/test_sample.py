@@ -80,6 +80,19 @@ def test_gradient_is_that_of_the_expectation(E: catlog.Estimator, bits: bool, f:
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2, -3])
+def test_a_given_draw_has_its_categories_where_the_logits_have_them(dim: int) -> None:
+    logits, E = normals(2, 4, 3), ReinMax()
+    x = OneHotCategorical(logits=logits).sample()
+    last, moved = logits.clone().requires_grad_(), logits.movedim(-1, dim).requires_grad_()
+    y = sample(moved, E, dim=dim, x=x.movedim(-1, dim))
+    assert torch.equal(y.movedim(dim, -1), x)
+    weight = normals(2, 4, 3, seed=1)
+    (wanted,) = torch.autograd.grad((sample(last, E, x=x) * weight).sum(), last)
+    (got,) = torch.autograd.grad((y.movedim(dim, -1) * weight).sum(), moved)
+    torch.testing.assert_close(got.movedim(dim, -1), wanted, rtol=0, atol=1e-14)
+
+
 def noise_for(E: catlog.Estimator, logits: Tensor, bits: bool) -> Tensor:
     """Return uniforms in the shape that E's own error names."""
     with pytest.raises(ValueError, match="noise must have shape") as refusal:

@@ -144,10 +144,21 @@ class SlopeCateR(FromDraws, nn.Module):
         self.slope_entries = slope_entries
         self.pairs = pairs
         self.every = every
-        self.corrects: bool | None = None
+        self.corrects = None
         self.validate = validate
         self.coefficients = Coefficients()
         self.sizes = SlopeScales(slope_entries)
+
+    @property
+    def corrects(self) -> bool | None:
+        """Return whether calls correct; None: the coin decides."""
+        return self._corrects
+
+    @corrects.setter
+    def corrects(self, corrects: bool | None) -> None:
+        if corrects is not None:
+            check_flag("SlopeCateR", "corrects", corrects)
+        self._corrects = corrects
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
