@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from catlog.cli.main import main
 from catlog.experiments import Optimisation, folder_for, records
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
-from catlog.functions import Pool, RowError
+from catlog.functions import Mapped
 from driver import untimed
 
 ray = pytest.importorskip("ray")
@@ -212,30 +213,20 @@ def test_ctrl_c_leaves_runs_that_resume_exactly(tmp_path: Path) -> None:
         assert [session["iteration"] > 0 for session in folder.sessions()] == [False, True]
 
 
-def square(point: Any) -> float:
-    if point.max() == 3:
-        raise ZeroDivisionError("three")
-    if point.max() == 4:
-        time.sleep(100)
-    if point.max() == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return float(point.sum()) ** 2
+class RayExecutor(Executor):
+    """The adapter of docs/black_box.md."""
+
+    def submit(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        return ray.remote(function).remote(*arguments, **named).future()
 
 
-def test_a_function_runs_on_ray(tmp_path: Path) -> None:
-    with Pool(square, 2, engine="ray", timeout=2.0) as pool:
-        x = torch.tensor([[1, 2], [0, 0], [2, 2], [0, 1]])
-        assert pool(x).tolist() == [9.0, 0.0, 16.0, 1.0]
-        for kind, reason in (
-            (3, "ZeroDivisionError: three"),
-            (4, "timeout"),
-            (5, "its worker died"),
-        ):
-            x[2, 1] = kind
-            with pytest.raises(RowError, match=rf"row \(2,\), where x = \[2, {kind}\].*{reason}"):
-                pool(x)
-        x[2, 1] = 0
-        assert pool(x).tolist() == [9.0, 0.0, 4.0, 1.0]
+def test_a_function_runs_on_ray() -> None:
+    f = Mapped(lambda point: 1 / point.sum(), RayExecutor(), chunk=2)
+    x = torch.tensor([[1.0, 1.0], [0.0, 4.0], [2.0, 6.0]])
+    assert f(x).tolist() == [0.5, 0.25, 0.125]
+    x[2] = 0
+    with pytest.raises(RuntimeError, match=r"row \(2,\), where x = \[0\., 0\.\]"):
+        Mapped(lambda point: 1 // int(point.sum()), RayExecutor())(x)
 
 
 def torchrun(ranks: int, *flags: str) -> list[str]:
