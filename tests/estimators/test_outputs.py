@@ -1,7 +1,6 @@
 """Functions with many outputs: structured distributions, tables, compiled, divided, in a pool."""
 
 from collections.abc import Callable
-from operator import itemgetter
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog.estimator import Estimator, Kind, tie
-from catlog.functions import DigitsOfSum, Pool, Sharded
+from catlog.functions import DigitsOfSum, Sharded
 from catlog.testing import test_outputs as battery
 from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
 from support.gradients import assert_same
-from support.laws import bits, integers
+from support.laws import integers
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
@@ -171,19 +170,6 @@ def test_sharded_function_keeps_outputs_and_table() -> None:
         for function in (f, Sharded(f))
     )
     assert_same(sharded, whole, logits)
-
-
-def test_pool_returns_arrays() -> None:
-    q = bits(torch.zeros(3))
-    with Pool(itemgetter(slice(0, 2)), workers=1, outputs=1) as f:
-        assert catlog.RLOO(4)(f, q, outputs=1).shape == (2,)
-        points = torch.tensor([[0.0, 1.0, 0.0]])
-        torch.testing.assert_close(f(points), points[:, :2])
-    with (
-        Pool(itemgetter(0), workers=1, outputs=1) as f,
-        pytest.raises(catlog.functions.RowError, match="array of 1 output dimensions"),
-    ):
-        f(torch.zeros(1, 3))
 
 
 def test_logarithm_per_output_with_a_second_estimator_for_the_value() -> None:
