@@ -21,6 +21,7 @@ from catlog.sampling.draw import draw
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
+from support.exact_weights import exact_log_softmax
 from support.gradients import assert_same
 from support.operations import Operations
 from support.samplers import independent_draws
@@ -403,6 +404,89 @@ def test_in_torch_func() -> None:
 
     mapped = torch.func.vmap(torch.func.grad(total))(logits)
     close(mapped, torch.stack([torch.func.grad(total)(row) for row in logits]))
+
+
+# Masks written as large numbers
+
+
+LOWEST = torch.finfo(torch.float32).min
+# Logits and k. The last ones have as few likely items as can be, or are large without a mask.
+WIDE_LOGITS = {
+    f"{k} of {logits}": (logits, k)
+    for logits, k in [
+        *(
+            ([0.0, 1.0, mask, 2.0], k)
+            for mask in (LOWEST, -1e30, -1e15, -1e9, -1e6)
+            for k in (1, 2)
+        ),
+        ([1.0, 2.0, LOWEST], 1),
+        ([LOWEST, LOWEST, 1.0, 0.5, LOWEST, -1.0], 2),
+        ([-1e30, 1.0, 2.0, -1e30, -1e30], 2),
+        ([-1e6, 1.0, 2.0, 0.0, -1e6, -1e6], 2),
+        ([1e30, 0.0, 1.0, -1e30, 2.0], 2),
+        ([1e30, 1e30, 1e30, 0.0], 2),
+        ([1e9 + 64, 1e9, 1e9, -1e9, -1e9], 2),
+        ([LOWEST, LOWEST, LOWEST], 1),
+        ([LOWEST, 0.0, -LOWEST, -LOWEST, 1.0], 3),
+        ([LOWEST, 3.0, 1.0], 0),
+        ([LOWEST, 3.0, 1.0], 2),
+        ([LOWEST, 3.0, 1.0], 3),
+        ([1e6, -1e6, 1e6 + 0.5, -1e6 + 0.5, 1e6 - 1.0, 0.25], 2),
+        ([-1e30, 1e6, -1e6, 0.0, 2e6 + 1.0, 2e6], 1),
+        ([-torch.inf, 1.0, 2.0, -torch.inf], 1),
+        ([1.0, 2.0, -torch.inf], 1),
+        ([0.5, -1.0, 2.0, 1.0, -torch.inf, -torch.inf], 3),
+    ]
+}
+SCALE_OF_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-14}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_LOGITS)
+def test_a_subset_with_a_mask_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, marginals, entropy, all gradients and draws are right, for every mask."""
+    logits, k = WIDE_LOGITS[name]
+    theta = torch.tensor(logits, dtype=dtype, requires_grad=True)
+    points = torch.tensor([x for x in product([0, 1], repeat=len(logits)) if sum(x) == k])
+    chosen = theta.detach().expand(len(points), -1).where(points == 1, 0.0)
+    log_probs = exact_log_probs(chosen)
+    probs = log_probs.exp()
+    mean = probs @ points.double()
+    q = catlog.Subset(theta, k)
+    atol = 4 * SCALE_OF_ROUNDING[dtype]
+
+    def check(got: Tensor, wanted: Tensor) -> None:
+        torch.testing.assert_close(got.detach().double(), wanted, rtol=4 * atol, atol=atol)
+
+    def check_gradient(value: Tensor, of_points: Tensor) -> None:
+        """The derivative of the mean of numbers of points is their covariance with the bits."""
+        (gradient,) = torch.autograd.grad(value, theta, retain_graph=True)
+        check(gradient, (probs * (of_points - probs @ of_points)) @ points.double())
+
+    check(q.log_prob(points).exp(), probs)
+    check(q.log_conditionals(points).gather(-1, points.unsqueeze(-1)).sum((-1, -2)).exp(), probs)
+    check(q.mean, mean)
+    check(q.marginals()[..., 0], 1 - mean)
+    surprise = -log_probs.masked_fill(probs == 0, 0.0)
+    check(q.entropy(), probs @ surprise)
+    check_gradient(q.entropy(), surprise)
+    values, weights = normals(len(points)), normals(len(logits))
+    check_gradient(q.mean @ weights.to(dtype), points.double() @ weights)
+    check_gradient(q.log_prob(points).exp() @ values.to(dtype), values)
+    check_gradient(catlog.Exact()(lambda x: tabulated(x, points, values), q), values)
+    torch.manual_seed(0)
+    assert p_value(tally(q.sample((DRAWS,)), points), probs) > FALSE_ALARMS
+
+
+def tabulated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
+    """Return the values of these points, from a table."""
+    is_point = (x.unsqueeze(-2) == points).all(-1)
+    return (is_point.double() @ values).to(torch.float64)
+
+
+def exact_log_probs(weights: Tensor) -> Tensor:
+    """Return log-probabilities of points, given the log-weights ``[points, terms]`` to add up."""
+    return exact_log_softmax(weights.tolist())
 
 
 # Bad input
