@@ -5,7 +5,7 @@ on them.
 """
 
 from collections.abc import Callable
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -478,6 +478,63 @@ def test_a_subset_with_a_mask_of_large_numbers(name: str, dtype: torch.dtype) ->
     assert p_value(tally(q.sample((DRAWS,)), points), probs) > FALSE_ALARMS
 
 
+WIDE_SCORES = {
+    f"{k} of {scores}": (scores, k)
+    for scores, k in [
+        ([0.0, 1.0, -1e30, -1e30], 4),  # masked items come last, in any order
+        ([2.0, LOWEST, 1.0, LOWEST, LOWEST], 3),
+        ([LOWEST, LOWEST, LOWEST], 3),
+        ([1e30, 1e30, -1e30, 0.5, 0.0], 3),
+        ([1e30, 1001.0, 1.0, -1.0, 1.0], 5),
+        ([-LOWEST, LOWEST, 0.0, 1.0], 4),
+        ([1e6, 1e6 + 1, -1e6, -1e6 + 1, 0.25], 2),
+        ([1e6 + 0.5, 1e6, 1e6 + 2, -1e30], 2),
+        ([-torch.inf, 1e9, 1e9, -1e9], 3),
+    ]
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_SCORES)
+def test_rankings_with_scores_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, entropy, gradients and draws are right, beside scores of any size."""
+    scores, k = WIDE_SCORES[name]
+    theta = torch.tensor(scores, dtype=dtype, requires_grad=True)
+    items = [i for i, score in enumerate(scores) if score > -torch.inf]
+    points = torch.tensor(list(permutations(items, k)))
+    log_probs = torch.zeros(len(points), dtype=torch.float64)
+    derivatives = torch.zeros(len(points), len(scores), dtype=torch.float64)
+    for row, point in enumerate(points.tolist()):
+        left = theta.tolist()
+        for item in point:
+            log_prob = exact_log_softmax([score] for score in left)
+            log_probs[row] += log_prob[item]
+            derivatives[row] -= log_prob.exp()
+            derivatives[row, item] += 1
+            left[item] = -torch.inf
+    probs = log_probs.exp()
+    q = catlog.PlackettLuce(theta, k)
+    got = q.log_prob(points)
+    atol = 4 * SCALE_OF_ROUNDING[dtype]
+    values = normals(len(points))
+    surprise = -log_probs.masked_fill(probs == 0, 0.0)
+    for value, wanted, gradient in (
+        (got.exp() @ values.to(dtype), probs @ values, probs * values),
+        (q.entropy(), probs @ surprise, probs * surprise),
+        (
+            got.masked_fill(probs == 0, 0.0) @ (probs * values).to(dtype),
+            probs @ (values * -surprise),
+            probs * values,
+        ),
+    ):
+        torch.testing.assert_close(value.detach().double(), wanted, rtol=atol, atol=atol)
+        derivative = torch.autograd.grad(value, theta, retain_graph=True)[0].double()
+        torch.testing.assert_close(derivative, gradient @ derivatives, rtol=4 * atol, atol=atol)
+    torch.manual_seed(0)
+    for x in (q.sample((DRAWS,)), gumbel_top_k(theta.expand(DRAWS, -1), k)):
+        assert p_value(tally(x, points), probs) > FALSE_ALARMS
+
+
 def tabulated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
     """Return the values of these points, from a table."""
     is_point = (x.unsqueeze(-2) == points).all(-1)
@@ -546,6 +603,13 @@ BAD = {
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
     "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
+    r"gumbel_top_k: `scores` must have shape \[\*batch, d\].*\(\) was": lambda: gumbel_top_k(
+        zeros(()), 1
+    ),
+    "gumbel_top_k: `scores` must be finite .* nan at": lambda: gumbel_top_k(NAN, 1),
+    "gumbel_top_k: .* can be chosen, 1, but 2 was": lambda: gumbel_top_k(
+        torch.tensor([0.0, -torch.inf]), 2
+    ),
     "LinearChainCRF": lambda: catlog.SIMPLE()(
         lambda x: x.sum(-1), catlog.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),
