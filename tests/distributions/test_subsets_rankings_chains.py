@@ -535,6 +535,54 @@ def test_rankings_with_scores_of_large_numbers(name: str, dtype: torch.dtype) ->
         assert p_value(tally(x, points), probs) > FALSE_ALARMS
 
 
+def wide_chains() -> dict[str, tuple[Tensor, Tensor]]:
+    """Return unary and pairwise weights, large everywhere or where they mask something."""
+    unary, pairwise = normals(3, 2), normals(2, 2, 2, seed=1)
+    chains = {}
+    for size in (1e6, -1e6, 1e30, -1e30, -LOWEST, LOWEST):
+        large = torch.full((), size)
+        masked_state, masked_step, masked_pair = unary.clone(), unary.clone(), pairwise.clone()
+        masked_state[1, 0] = masked_step[1] = masked_pair[0, 0, 1] = large
+        chains |= {
+            f"unary {size}": (unary + large, pairwise),
+            f"pairwise {size}": (unary, pairwise + large),
+            f"both {size}": (unary + large, pairwise + large),
+            f"unary {size}, pairwise {-size}": (unary + large, pairwise - large),
+            f"a state {size}": (masked_state, pairwise),
+            f"a step {size}": (masked_step, pairwise),
+            f"a pair {size}": (unary, masked_pair),
+        }
+    return chains
+
+
+WIDE_CHAINS = wide_chains()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_CHAINS)
+def test_a_chain_with_weights_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, marginals, entropy and gradients are right, beside weights of any size."""
+    unary, pairwise = (weights.to(dtype) for weights in WIDE_CHAINS[name])
+    unary.requires_grad_()
+    points = torch.tensor(list(product(range(2), repeat=3)))
+    of_states = unary.detach()[torch.arange(3), points]
+    of_pairs = pairwise[torch.arange(2), points[:, :-1], points[:, 1:]]
+    log_probs = exact_log_probs(torch.cat([of_states, of_pairs], -1))
+    probs, surprise, values = log_probs.exp(), -log_probs, normals(8)
+    surprise = surprise.masked_fill(probs == 0, 0.0)
+    states = torch.nn.functional.one_hot(points, 2).double().flatten(1)
+    q = catlog.LinearChainCRF(unary, pairwise)
+    got, atol = q.log_prob(points), 4 * SCALE_OF_ROUNDING[dtype]
+    marginals = (probs @ states).view(3, 2)
+    torch.testing.assert_close(q.marginals().detach().double(), marginals, rtol=0, atol=atol)
+    for value, of_points in ((got.exp() @ values.to(dtype), values), (q.entropy(), surprise)):
+        mean = probs @ of_points
+        torch.testing.assert_close(value.detach().double(), mean, rtol=atol, atol=atol)
+        derivative = torch.autograd.grad(value, unary, retain_graph=True)[0].double()
+        wanted = (probs * (of_points - mean)) @ states
+        torch.testing.assert_close(derivative, wanted.view(3, 2), rtol=atol, atol=4 * atol)
+
+
 def tabulated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
     """Return the values of these points, from a table."""
     is_point = (x.unsqueeze(-2) == points).all(-1)

@@ -10,13 +10,11 @@ from torch.nn.functional import logsigmoid, one_hot
 
 from ..checks import check_count
 from ..tracing import can_inspect
-from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
+from .bit_counts import IMPOSSIBLE, LARGEST, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
 from .ordered import Ordered, widened
 
 TILT_STEPS = 20  # bisections of an interval of 80: the tilt is known to 8e-5
-# Of logits around that of rank k: certain in every dtype. Sums of 10^9 stay above IMPOSSIBLE.
-LARGEST = 1e20
 
 
 class Subset(Ordered):
