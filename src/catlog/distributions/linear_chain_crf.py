@@ -21,9 +21,9 @@ class LinearChainCRF(MarkovChain):
     Messages from the last state to the first,
     :math:`\beta_t(i) = \log \sum_j e^{w_{t+1}(i, j) + u_{t+1}(j) + \beta_{t+1}(j)}`, make it a
     Markov chain with a table per step. Log-probability, marginals, entropy and :math:`\log Z` (the
-    attribute ``log_partition``) are exact. Weights may be large, such as masks of -1e9. But if every
-    sequence has a weight that is lower by L than the best of its step, small differences between
-    sequences are rounded as numbers of size L are.
+    attribute ``log_partition``) are exact. Weights may be large, such as masks of -1e9. But if
+    every sequence has a weight that is lower by L than the best of its step, small differences
+    between sequences are rounded as numbers of size L are.
 
     The posterior of a hidden Markov model is one: :math:`u_t(z)` is the log-probability of
     observation t given state z (for t = 1, plus the initial one), w has the log-probabilities of
@@ -76,18 +76,18 @@ class LinearChainCRF(MarkovChain):
         pairs, level = _levelled(pairs.expand((*batch, length - 1, k, k)), 2)
         log_scale = log_scale + level.sum(-1)
         message = states[..., -1, :]
-        transitions = []
+        levels, transitions = [], []
         for t in range(length - 2, -1, -1):
-            message, level = _levelled(_or_impossible(message), 1)
-            log_scale = log_scale + level
-            transition = pairs[..., t, :, :] + message.unsqueeze(-2)
+            level = message.detach().amax(-1, keepdim=True)
+            levels.append(level.squeeze(-1))
+            transition = pairs[..., t, :, :] + (message - level).unsqueeze(-2)
             transitions.append(transition)
             message = states[..., t, :] + transition.logsumexp(-1)
         self.unary = unary
         self.pairwise = pairwise
-        total = message.logsumexp(-1)
-        is_impossible = total < IMPOSSIBLE / 2
-        self.log_partition = (total + log_scale).masked_fill(is_impossible, -torch.inf)
+        parts = torch.stack([*levels, message.logsumexp(-1)])
+        is_impossible = (parts < IMPOSSIBLE / 2).any(0)
+        self.log_partition = (parts.sum(0) + log_scale).masked_fill(is_impossible, -torch.inf)
         if inspects and bool(is_impossible.any()):
             bad = tuple(is_impossible.nonzero()[0].tolist())
             place = f" at batch index {bad}" if bad else ""
