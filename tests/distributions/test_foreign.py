@@ -257,6 +257,33 @@ def test_an_empty_batch_of_one_hot_points() -> None:
     assert form.index(torch.zeros(5, 0, 2, 3), 2).shape == (5, 0, 2)
 
 
+@pytest.mark.parametrize("size", [1e9, -1e9, 1e30, torch.finfo(torch.float32).max])
+def test_a_mixture_with_logits_of_large_numbers(size: float) -> None:
+    """An offset of logits, or a mask of any size, changes no probability of other points."""
+    weights, logits = torch.tensor([0.0, 1.0]), normals(2, 3, 3).float()
+    first = torch.tensor([True, False, False])
+    masked = logits.masked_fill(first, -torch.inf)
+    equal = torch.zeros(2, 3, 3)
+    equal[0, :, 0] = -torch.inf  # the components differ in the size of their sums
+
+    def probs(table: Tensor) -> Tensor:
+        components = Independent(Categorical(logits=table), 1)
+        mixture = MixtureSameFamily(Categorical(logits=weights), components)
+        return catlog.distributions.MixtureOfProducts(mixture).log_prob(every(3, 3, 3)).exp()
+
+    for large, small in (
+        (logits.masked_fill(first, -abs(size)), masked),
+        (equal + size, equal),
+    ):
+        torch.testing.assert_close(probs(large), probs(small), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e9, torch.finfo(torch.float32).max])
+def test_equal_logits_of_large_numbers_are_normalised(size: float) -> None:
+    q = catlog.Categoricals([torch.full((3,), size), torch.full((2,), -size)])
+    torch.testing.assert_close(q.log_prob(torch.tensor([0, 1])).exp(), torch.tensor(1 / 6))
+
+
 def test_bad_mixtures_and_points() -> None:
     q = MixtureSameFamily(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.ones(2)))
     with pytest.raises(TypeError, match="Normal was given"):

@@ -89,7 +89,7 @@ class Categoricals(Distribution):
             ]
             padded = torch.stack(rows, -2)
         self.cardinalities = sizes
-        self.logits = padded - padded.logsumexp(-1, keepdim=True)
+        self.logits = padded.log_softmax(-1)
         self._param = self.logits
         super().__init__(padded.shape[:-2], padded.shape[-2:-1], validate_args=validate_args)
 
