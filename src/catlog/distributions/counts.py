@@ -169,7 +169,7 @@ def _binomial(probs: Tensor, n: Tensor, log_p: Tensor, log_rest: Tensor) -> Fami
     is_likely = fixed > 0.5
 
     def log_mass(k: Tensor) -> Tensor:
-        size = n[..., None]
+        size = n[..., None].to(k.dtype)
         is_possible = k <= size
         rest = torch.where(is_possible, size - k, 0.0)
         choices = torch.lgamma(size + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
@@ -200,7 +200,7 @@ def _negative_binomial(probs: Tensor, r: Tensor, log_p: Tensor, log_rest: Tensor
     fixed = probs.detach()
 
     def log_mass(k: Tensor) -> Tensor:
-        size = r[..., None]
+        size = r[..., None].to(k.dtype)
         choices = torch.lgamma(size + k) - torch.lgamma(size) - torch.lgamma(k + 1)
         return choices + _times(k, log_p) + size * log_rest[..., None]
 
@@ -233,16 +233,22 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
     tensor(4.6676e-05)
     """
     check_count("lost_mass", "categories", categories)
-    return _tails(counts(q, validate=False), categories).sum(-1).clamp(max=1)
+    law = counts(q, validate=False)
+    return _tails(law, categories).sum(-1).clamp(max=1).to(law.real)
 
 
 def _tails(law: Counts, categories: int) -> Float[Tensor, "*batch d"]:
     """Return an upper bound of every variable's probability to be at least ``categories``."""
-    count = torch.full_like(law.parameter.detach(), categories)
+    count = torch.full_like(law.parameter.detach(), categories, dtype=_wide(law.device))
     mass = law.family.log_mass(count.unsqueeze(-1)).squeeze(-1).exp()
     ratio = law.family.ratio(count)
     tail = torch.where(ratio < 1, mass / (1 - ratio), 1.0)
     return torch.where(count > law.family.most, 0.0, tail)
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """Return float64, where a device has it: log-masses are small differences of large numbers."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def truncated(
@@ -281,8 +287,9 @@ def truncated(
         check_number("truncated", "error", error, 0, 1)
         categories = _enough(law, error)
     check_count("truncated", "categories", categories, most=MOST_CATEGORIES)
-    count = torch.arange(categories, dtype=law.real, device=law.device)
-    logits = law.family.log_mass(count.expand(*law.parameter.shape, categories))
+    count = torch.arange(categories, dtype=_wide(law.device), device=law.device)
+    log_mass = law.family.log_mass(count.expand(*law.parameter.shape, categories))
+    logits = log_mass.log_softmax(-1).to(law.real)
     logits = logits.reshape(*q.batch_shape, *q.event_shape, categories)
     base = (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False)
     dims = len(q.event_shape)
