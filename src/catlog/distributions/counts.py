@@ -20,7 +20,14 @@ from torch.distributions import (
 )
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_count, check_flag, check_number, check_outputs, check_validate
+from ..checks import (
+    check_count,
+    check_dense,
+    check_flag,
+    check_number,
+    check_outputs,
+    check_validate,
+)
 from ..tracing import can_inspect
 from .factors import base_distribution, given_form, safe_log
 from .ordered import widened
@@ -114,6 +121,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     batch = q.batch_shape + (1,) * outputs
     shape = batch + (prod(q.event_shape),)
     parameter = base.rate if isinstance(base, Poisson) else base.probs
+    check_dense(f"q: the parameter of {type(base).__name__}", parameter)
     if can_inspect(validate, parameter) and not bool(parameter.isfinite().all()):
         raise ValueError(f"q: {type(base).__name__} has parameters that are NaN or infinite.")
     theta = widened(parameter.reshape(shape))
@@ -285,6 +293,11 @@ def truncated(
     law = counts(q)
     if categories is None:
         check_number("truncated", "error", error, 0, 1)
+        if law.parameter.is_meta:
+            raise ValueError(
+                "truncated: `categories` must be given for a q on the meta device, where numbers "
+                "have no values, but it is None."
+            )
         categories = _enough(law, error)
     check_count("truncated", "categories", categories, most=MOST_CATEGORIES)
     count = torch.arange(categories, dtype=_wide(law.device), device=law.device)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_is_tensor
+from ..checks import check_is_tensor, check_together
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST
 from .markov_chain import MarkovChain, check_tables, serves_every_step
@@ -52,6 +52,7 @@ class LinearChainCRF(MarkovChain):
     ) -> None:
         check_is_tensor("LinearChainCRF", "unary", unary, "[*batch, T, k]")
         check_is_tensor("LinearChainCRF", "pairwise", pairwise, "[k, k]")
+        check_together("LinearChainCRF", "pairwise", pairwise, "`unary`", unary.device)
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
             raise ValueError(
                 "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "
@@ -117,7 +118,7 @@ def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     level = weights.detach().amax(tuple(range(-dims, 0)), keepdim=True)
     level = level.clamp(min=torch.finfo(weights.dtype).min)
     levelled = (weights - level).clamp(min=-LARGEST)
-    return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level[(..., *[0] * dims)]
+    return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level.flatten(-dims).squeeze(-1)
 
 
 def _or_impossible(weights: Tensor) -> Tensor:

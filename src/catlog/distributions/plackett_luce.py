@@ -52,7 +52,7 @@ class PlackettLuce(Ordered):
         mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_items("PlackettLuce", "scores", scores, mask)
+        check_items("PlackettLuce", "scores", scores, mask, validate_args)
         d = scores.shape[-1]
         if k is None:
             k = d

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from ..checks import check_count
+from ..checks import check_count, check_dense
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
@@ -62,7 +62,7 @@ class Subset(Ordered):
         mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_items("Subset", "logits", logits, mask)
+        check_items("Subset", "logits", logits, mask, validate_args)
         d = logits.shape[-1]
         _check_k(k, d)
         shapes = {"logits": logits.shape[:-1]}
@@ -208,6 +208,8 @@ def _check_k(k: object, d: int) -> None:
         check_count("Subset", "k", k, least=0, most=d, hint=hint)
     elif k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
         raise TypeError(f"Subset: `k` must hold integers, but {k.dtype} was given.")
+    else:
+        check_dense("Subset: `k`", k)
 
 
 def _most(k: int | Tensor, d: int) -> int:
