@@ -14,6 +14,8 @@ from .estimators.exact import Exact
 from .sampling.randomness import seeded_from
 from .tracing import can_inspect
 
+MOST_REPEATS = 2**20  # calls of E, whose results are held together
+
 
 def log_expectation(
     E: Estimator,
@@ -86,7 +88,8 @@ def log_expectation(
     >>> f"{nothing.item():.2f}", logits.grad
     ('-18.42', tensor([0., 0.]))
     """
-    check_count("log_expectation", "repeats", repeats)
+    hint = "The bias falls with its square. For less noise, give E more draws."
+    check_count("log_expectation", "repeats", repeats, most=MOST_REPEATS, hint=hint)
     check_function(f)
     check_generator(generator)
     if floor is not None:

@@ -10,10 +10,10 @@ from itertools import permutations, product
 import pytest
 import torch
 from torch import Tensor, zeros
-from torch.distributions import Distribution, Independent
+from torch.distributions import Bernoulli, Distribution, Independent, Poisson
 
 import catlog
-from catlog.distributions import gumbel_top_k
+from catlog.distributions import gumbel_top_k, truncated
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.distributions.conditionals import view
@@ -665,8 +665,75 @@ BAD = {
         lambda x: torch.arange(3.0)[x.long().argmax(-1)],
         catlog.Subset(zeros(3, requires_grad=True), 1),
     ),
+    "Subset: `validate_args` must be True, False .* Tensor was given. .* `mask`": lambda: (
+        catlog.Subset(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    ),
+    "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
+        catlog.PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    ),
+    "LinearChainCRF: `validate_args` must be True, False or None": lambda: catlog.LinearChainCRF(
+        zeros(2, 2), zeros(2, 2), validate_args=zeros(2)
+    ),
+    "Categoricals: `validate_args` must be": lambda: catlog.Categoricals(
+        [zeros(2)], validate_args=zeros(2)
+    ),
+    "Subset: `mask` must be on cpu, where `logits` is, but it is on meta": lambda: catlog.Subset(
+        zeros(3), 1, torch.ones(3, dtype=torch.bool, device="meta")
+    ),
+    "Subset: `k` must be on cpu": lambda: catlog.Subset(
+        zeros(3), torch.ones((), dtype=torch.int64, device="meta")
+    ),
+    "`pairwise` must be on cpu, where `unary` is": lambda: catlog.LinearChainCRF(
+        zeros(2, 2), zeros(2, 2, device="meta")
+    ),
+    "Subset: `value` must be on cpu, where q is": lambda: catlog.Subset(zeros(2), 1).log_prob(
+        torch.ones(2, dtype=torch.int64, device="meta")
+    ),
+    "Subset: `value` must be a tensor .* list was": lambda: catlog.Subset(zeros(2), 1).log_prob(
+        [0, 1]
+    ),
     "points": lambda: catlog.Exact()(len, catlog.Subset(zeros(60), 30)),
 }
+
+
+INDICES = torch.tensor([[1, 0], [0, 1]])
+SPARSE: dict[str, Callable[[Tensor], object]] = {
+    "Subset: `logits`": lambda s: catlog.Subset(s, 1),
+    "Subset: `mask`": lambda s: catlog.Subset(zeros(2, 2), 1, s.bool()),
+    "Subset: `k`": lambda s: catlog.Subset(zeros(2, 2, 2), s.long()),
+    "PlackettLuce: `scores`": lambda s: catlog.PlackettLuce(s),
+    "gumbel_top_k: `scores`": lambda s: gumbel_top_k(s, 1),
+    "LinearChainCRF: `unary`": lambda s: catlog.LinearChainCRF(s, zeros(2, 2)),
+    "MarkovChain: `transition`": lambda s: catlog.MarkovChain(zeros(2), s, 2),
+    "Categoricals: `logits`": lambda s: catlog.Categoricals([s]),
+    "Subset: `value`": lambda s: catlog.Subset(zeros(2), 1).log_prob(s.long()),
+    "q: the logits of variable 0": lambda s: catlog.Autoregressive(
+        lambda x, i: s, [2], validate_args=False
+    ).sample((2,)),
+    "q: the parameter of Bernoulli": lambda s: catlog.RLOO(2)(
+        lambda x: x, Bernoulli(logits=s, validate_args=False)
+    ),
+    "q: the parameter of Poisson": lambda s: catlog.CountDifferences(1)(
+        lambda x: x, Poisson(s, validate_args=False)
+    ),
+    "x": lambda s: catlog.RLOO(2)(lambda x: x, Bernoulli(zeros(2)), x=s),
+    "f: its value": lambda s: catlog.RLOO(2)(lambda x: s, Bernoulli(zeros(2))),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_tensors_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} must be a dense tensor.*`to_dense\(\)`"):
+        SPARSE[name](torch.sparse_coo_tensor(INDICES, torch.ones(2), (2, 2), check_invariants=True))
+
+
+def test_the_meta_device_has_shapes_only() -> None:
+    """Log-probabilities and draws have shapes there; values are not looked at."""
+    q = catlog.PlackettLuce(zeros(3, device="meta"), 2)
+    assert q.entropy().shape == ()
+    assert q.log_prob(q.sample((5,))).shape == (5,)
+    with pytest.raises(ValueError, match=r"truncated: `categories` must be given .* meta"):
+        truncated(Poisson(torch.ones(2, device="meta"), validate_args=False))
 
 
 @pytest.mark.parametrize("message", BAD)

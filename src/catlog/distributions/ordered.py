@@ -31,6 +31,7 @@ from .inverse_cdf import ancestral
 from .point_form import PointForm
 
 MOST_POINTS = 2**22  # that are enumerated
+CONTEXTS = "If a network holds a batch of contexts, give q their `batch_shape=`."
 Points = Int64[Tensor, "*lead d"]
 Previous = Int64[Tensor, "*lead"] | None
 Logits = Float[Tensor, "*lead m k"]
@@ -296,9 +297,12 @@ def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
         returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        has_batch = len(expected) > 3
+        fits = isinstance(logits, Tensor) and logits.shape[-2:] == expected[-2:]
+        hint = f" {CONTEXTS}" if fits and not has_batch else ""
         raise ValueError(
             f"q: the conditional of variable {variable} must return logits of shape "
-            f"{tuple(expected)}, but it returned {returned}."
+            f"{tuple(expected)}, but it returned {returned}.{hint}"
         )
     check_dense(f"q: the logits of variable {variable}", logits)
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from ..checks import check_count, check_dense
+from ..checks import check_count, check_dense, check_together
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
@@ -64,7 +64,7 @@ class Subset(Ordered):
     ) -> None:
         check_items("Subset", "logits", logits, mask, validate_args)
         d = logits.shape[-1]
-        _check_k(k, d)
+        _check_k(k, d, logits.device)
         shapes = {"logits": logits.shape[:-1]}
         if mask is not None:
             shapes["mask"] = mask.shape[:-1]
@@ -201,7 +201,7 @@ class Subset(Ordered):
         return bits.scatter(-1, chosen.view(self.points, self.k), 1)
 
 
-def _check_k(k: object, d: int) -> None:
+def _check_k(k: object, d: int, device: torch.device) -> None:
     """Raise unless ``k`` is an int from 0 to d or a tensor of integers."""
     if not isinstance(k, Tensor):
         hint = f"There are d = {d} items. A k per batch element is a tensor of integers."
@@ -210,6 +210,8 @@ def _check_k(k: object, d: int) -> None:
         raise TypeError(f"Subset: `k` must hold integers, but {k.dtype} was given.")
     else:
         check_dense("Subset: `k`", k)
+        if k.is_meta:  # integers elsewhere are moved to the logits
+            check_together("Subset", "k", k, "`logits`", device)
 
 
 def _most(k: int | Tensor, d: int) -> int:
