@@ -220,6 +220,16 @@ def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
         raise TypeError(
             f"{owner}: `{name}` must be a tensor {form}, but {type(value).__name__} was given."
         )
+    check_dense(f"{owner}: `{name}`", value)
+
+
+def check_dense(name: str, value: Tensor) -> None:
+    """Raise if a tensor is sparse, or of another layout that most operations do not take."""
+    if value.layout != torch.strided:
+        raise TypeError(
+            f"{name} must be a dense tensor, but its layout is {value.layout}. Call its method "
+            "`to_dense()`."
+        )
 
 
 def check_tensor(
@@ -256,6 +266,24 @@ def check_device(name: str, value: Tensor, device: torch.device) -> None:
     """Raise unless the tensor is on the device of q."""
     if not same_device(value.device, device):
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
+
+
+def check_together(owner: str, name: str, value: Tensor, first: str, device: torch.device) -> None:
+    """Raise unless an argument of a distribution is on the device of its ``first`` one."""
+    if not same_device(value.device, device):
+        raise ValueError(
+            f"{owner}: `{name}` must be on {device}, where {first} is, but it is on "
+            f"{value.device}. Move it there."
+        )
+
+
+def check_validate_args(owner: str, value: object, hint: str = "") -> None:
+    """Raise unless ``value`` is True, False or None; the message ends with ``hint``."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"{owner}: `validate_args` must be True, False or None, but {type(value).__name__} was "
+            f"given.{hint}"
+        )
 
 
 def check_module_device(module: nn.Module, device: torch.device, variable: str = "E") -> None:

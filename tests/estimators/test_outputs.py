@@ -129,6 +129,20 @@ def test_value_over_the_variables_that_matter_is_unbiased_and_less_noisy() -> No
     assert bool((variances[0][1:] < variances[1][1:]).all())  # the first digit is certain
 
 
+def test_an_output_that_no_variable_touches_has_the_mean_over_all() -> None:
+    f, logits = digits(3, 2)
+    results = []
+    for is_touched in (False, True):
+        touches = f.touches.clone()
+        touches[:, 0] = is_touched
+        f.__class__ = type("Touching", (DigitsOfSum,), {"touches": touches})
+        theta = logits.clone().requires_grad_()
+        value = catlog.IndeCateR(2)(f, integers(theta), outputs=1, generator=seeded(1))
+        results.append((value, *torch.autograd.grad(value.sum(), theta)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert results[0][0].isfinite().all()
+
+
 def test_touches_is_checked() -> None:
     f, logits = digits(3, 2)
     f.__class__ = type("Wrong", (DigitsOfSum,), {"touches": torch.ones(2, 3)})

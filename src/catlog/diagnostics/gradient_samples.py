@@ -79,7 +79,7 @@ class GradientSampler:
         self.penalty = penalty
         self.has_loss = loss is not None
         self._loss = loss
-        self.rebuilds_q = not isinstance(q, Distribution)
+        self.rebuilds_q = not isinstance(converted(q), Distribution)
         self.make_q, self.q, leaves = _sources(q, parameters)
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
@@ -398,8 +398,8 @@ def _sources(
 ) -> tuple[Callable[..., Distribution], Distribution, list[Tensor]]:
     """Return a callable that makes q, q itself and the tensors to take the gradient in."""
     leaves = None if parameters is None else listed(parameters)
-    if isinstance(q, Distribution):
-        distribution = converted(q)
+    distribution = converted(q)
+    if isinstance(distribution, Distribution):
         if leaves is None:
             leaves = graph_leaves(_from_all_parameters(distribution))
             if not leaves:

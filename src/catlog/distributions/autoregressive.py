@@ -22,6 +22,7 @@ from .network_checks import (
     rounding,
 )
 from .ordered import (
+    CONTEXTS,
     Ordered,
     Points,
     Previous,
@@ -216,15 +217,37 @@ class Autoregressive(Ordered):
         check_logits(raw, x.shape[:-1] + (1, self.cardinalities[block]), block)
         return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
 
+    def ask(self, part: str, lead: Sequence[int], *arguments: Any) -> Any:
+        """Return what a method of the network returns; explain errors about shapes."""
+        method = self.network if part == "__call__" else getattr(self.network, part)
+        if torch.compiler.is_compiling():
+            return method(*arguments)
+        try:
+            return method(*arguments)
+        except RuntimeError as error:
+            text = str(error)
+            if type(error) is not RuntimeError or not ("size" in text or "shape" in text):
+                raise
+            name = "network(x, i)" if part == "__call__" else part
+            shapes = f"[rows, *batch] = {tuple(lead)}"
+            hint = "" if self.batch_shape else f" {CONTEXTS}"
+            raise ValueError(
+                f"q: {name} of the network failed for {len(self.cardinalities)} variables with the "
+                f"leading dimensions {shapes}. It is always called with leading dimensions; "
+                f"flatten them inside if a layer takes only one.{hint} Its error was "
+                f"{type(error).__name__}: {text}"
+            ) from error
+
     def _conditional(self, x: Points, block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
-            logits = self.network.all_logits(x if self.end is None else x[..., : block + 1])
+            seen = x if self.end is None else x[..., : block + 1]
+            logits = self.ask("all_logits", x.shape[:-1], seen)
             return logits[..., block : block + 1, : self.cardinalities[block]]
-        raw = self.network(x, block)
+        raw = self.ask("__call__", x.shape[:-1], x, block)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
 
     def start(self, lead: torch.Size) -> Any:
-        state = self.network.start(lead)
+        state = self.ask("start", lead, lead)
         if self.end is None:
             return state
         if self._one_by_one:
@@ -237,7 +260,9 @@ class Autoregressive(Ordered):
         return bool(getattr(self.network, "context_in_state", False))
 
     def step(self, state: Any, block: int, previous: Tensor | None) -> tuple[Tensor, Any]:
-        return self.network.step(state, block, previous)
+        lead = self.batch_shape if previous is None else previous.shape
+        stepped: tuple[Tensor, Any] = self.ask("step", lead, state, block, previous)
+        return stepped
 
     def next_logits(
         self, block: int, x: Tensor, state: Any, previous: Tensor | None
@@ -307,12 +332,12 @@ class Autoregressive(Ordered):
         seen = x
         if has_ended is not None and can_inspect(True, x) and x.numel() > 0:
             seen = x[..., : int((~has_ended).sum(-1).max())]
-        logits = self.network.all_logits(seen)
+        logits = self.ask("all_logits", x.shape[:-1], seen)
         expected = (*seen.shape, max(self.cardinalities))
         if logits.shape != expected:
             raise ValueError(
                 f"q: all_logits must return shape {expected}, but it returned "
-                f"{tuple(logits.shape)}."
+                f"{tuple(logits.shape)}." + ("" if self.batch_shape else f" {CONTEXTS}")
             )
         logits = self._scaled(logits)
         if has_ended is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_outputs, check_validate
+from ..checks import check_dense, check_outputs, check_validate
 from ..estimator import Kind
 from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
@@ -164,6 +164,7 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
     inner = base._categorical if isinstance(base, OneHotCategorical) else base
     if not isinstance(inner, (Bernoulli, Categorical, Categoricals)):
         raise TypeError(_why_not_independent(q, base))
+    check_dense(f"q: the parameter of {_name(base)}", inner._param)
     kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
     kind = Kind.BITS if isinstance(base, Bernoulli) else kind
     dtype = torch.int64 if kind == Kind.INDEX else inner._param.dtype

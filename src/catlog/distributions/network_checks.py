@@ -62,6 +62,8 @@ def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
     except Exception as error:
         lead = f"[rows, *batch] = {tuple(x.shape[:-1])}"
         if isinstance(error, ValueError) and str(error).startswith("q: "):
+            if error.__cause__ is not None:  # the network's own error, explained
+                raise
             raise ValueError(
                 f"{error} The leading dimensions {lead} of its input must come first in its output."
             ) from None
@@ -74,7 +76,7 @@ def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
 
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
     """Raise if a tensor of the first state has other leading dimensions."""
-    for tensor in tree_leaves(q.network.start(lead)):
+    for tensor in tree_leaves(q.ask("start", lead, lead)):
         if not isinstance(tensor, Tensor):
             raise ValueError(
                 "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "

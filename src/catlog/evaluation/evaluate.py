@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_function
+from ..checks import check_dense, check_function
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.counts import Counts
 from ..distributions.factors import Factors
@@ -272,6 +272,7 @@ def checked(fx: object, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
             f"f must return its values on {x.device}, the device of its input, but they are on "
             f"{fx.device}."
         )
+    check_dense("f: its value", fx)
     if fx.dtype == torch.bool:
         return fx.to(law.real)
     if not fx.is_floating_point():

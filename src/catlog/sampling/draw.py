@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
-from ..checks import check_device, check_generator
+from ..checks import check_dense, check_device, check_generator
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
 from ..distributions.integers import integers
@@ -151,6 +151,7 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> Tensor:
     expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor of {expected}, but {type(x).__name__} was given.")
+    check_dense("x", x)
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
