@@ -10,6 +10,7 @@ from judging import EveryOutcome, assert_equal, assert_mean, assert_same, brute_
 from programs import INDEPENDENT, Program, autoencoder, chain, mixture
 from pyro.infer import SVI, TraceEnum_ELBO
 from torch import Tensor
+from torch.distributions import AffineTransform
 
 import catlog
 import catlog.pyro
@@ -174,6 +175,90 @@ def test_rows_share_the_noise_of_continuous_sites() -> None:
         elbo = catlog.pyro.ELBO(estimator)
         results.append(gradients(elbo, *continuous_after_discrete(3))[1])
     assert_equal(results[1], results[0])
+
+
+def normal_after_discrete(form: str) -> tuple[Program, Program]:
+    """Two bits, and a pair of Normal variables given each bit, whose guide is written in a form."""
+    seen = torch.tensor([True, False])
+
+    def model() -> None:
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            z = pyro.sample("z", dist.Normal(2 * x[..., None], torch.ones(2)).to_event(1))
+            pyro.sample("y", dist.Normal(z[..., 0] * z[..., 1], 1.0), obs=normals(2, seed=34))
+
+    def guide() -> None:
+        logits = pyro.param("logits", normals(2, seed=35))
+        mean = pyro.param("mean", normals(2, 2, seed=36))
+        log_scale = pyro.param("log_scale", normals(2, 2, seed=37))
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(logits=logits))
+            loc, scale = mean[x.long()], log_scale[x.long()].exp()
+            plain, mask = dist.Normal(loc, scale).to_event(1), seen | (x == 1)
+            if form == "masked by a handler":
+                with pyro.poutine.mask(mask=mask):
+                    pyro.sample("z", plain)
+                return
+            standard = dist.Normal(torch.zeros(2), 1.0)
+            forms = {
+                "plain": plain,
+                "masked": plain.mask(mask),
+                "affine": dist.TransformedDistribution(standard, AffineTransform(loc, scale, 1)),
+                "several variables": dist.MultivariateNormal(loc, scale_tril=scale.diag_embed()),
+            }
+            pyro.sample("z", forms[form])
+
+    return model, guide
+
+
+@pytest.mark.parametrize(
+    ("form", "same"),
+    [("masked", "masked by a handler"), ("affine", "plain"), ("several variables", "plain")],
+)
+def test_normal_sites_given_discrete_ones_in_other_forms(form: str, same: str) -> None:
+    """The forms get the same noise, so value and gradients are equal."""
+    results = []
+    for written in (form, same):
+        pyro.set_rng_seed(3)
+        elbo = catlog.pyro.ELBO(catlog.Exact())
+        results.append(gradients(elbo, *normal_after_discrete(written)))
+    assert_same(*results)
+
+
+def test_correlated_normal_sites_given_discrete_ones() -> None:
+    """The mean of z zᵀ over 20000 copies is the covariance given x = 1, by a z-test."""
+    factor = torch.tensor([[0.5, 0.0], [-0.7, 0.4]])
+
+    def model() -> None:
+        with pyro.plate("copies", 20000):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            weight = pyro.param("weight", torch.zeros(20000, 2, 2))
+            pyro.factor("f", (weight * z[..., None] * z[..., None, :]).sum((-1, -2)) * x)
+
+    def guide() -> None:
+        with pyro.plate("copies", 20000):
+            x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.5)))
+            tril = factor * (1 + x[..., None, None])
+            pyro.sample("z", dist.MultivariateNormal(torch.zeros(2), scale_tril=tril))
+
+    _, found = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
+    assert_mean(found, {"weight": 0.5 * 4 * factor @ factor.T})
+
+
+def test_delta_sites_given_discrete_ones() -> None:
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        z = pyro.sample("z", dist.Normal(2 * x, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(0.8))
+
+    def guide() -> None:
+        x = pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+        location = pyro.param("location", torch.tensor([-0.5, 1.5]))
+        pyro.sample("z", dist.Delta(location[x.long()]))
+
+    elbo = catlog.pyro.ELBO(catlog.Exact())
+    assert_same(gradients(elbo, model, guide), brute_force(model, guide))
 
 
 @pytest.mark.parametrize("num_particles", [1, 3])

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import Delta, MaskedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
 
 from ..distributions.factors import base_distribution
 
@@ -103,25 +105,50 @@ def is_subsample(node: Node) -> bool:
 
 def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
     """Return a reparameterised value, by uniforms that all rows and all runs of a step share."""
-    base = base_distribution(node["fn"])
-    shape = base.batch_shape + base.event_shape
-    tail = programs.nesting + len(node["fn"].event_shape)
-    shape = shape[max(0, len(shape) - tail) :]
-    name = node["name"]
-    if name not in programs.noise:
-        mean = base.mean
-        u = torch.rand(shape, dtype=mean.dtype, device=mean.device)
-        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
-        programs.noise[name] = u.clamp(half, 1 - half)
+    name, fn = node["name"], node["fn"]
+    levels = max(0, len(fn.batch_shape) - programs.nesting)
     try:
-        return base.icdf(programs.noise[name])
+        return _of_uniforms(fn, lambda like: _uniforms(name, like[(0,) * levels], programs))
     except NotImplementedError:
         raise NotImplementedError(
             f"catlog.pyro.ELBO: the guide's continuous site {name!r} depends on discrete sites, "
-            f"and its distribution {type(base).__name__} has no `icdf`, by which it would get the "
-            "same noise in all rows. Use Normal, LogNormal, Laplace or Uniform there, or draw "
-            "it before the discrete sites."
+            f"and its distribution {type(base_distribution(fn)).__name__} has no `icdf`, by which "
+            "it would get the same noise in all rows. Use Normal, MultivariateNormal, Laplace, "
+            "Uniform, a transformation of these or Delta there, or draw it before the discrete "
+            "sites."
         ) from None
+
+
+def _of_uniforms(fn: Distribution, uniforms: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a value of ``fn`` as a function of its parameters and of ``uniforms(like)``.
+
+    ``like`` has the shape of a value of the distribution inside all wrappers.
+    """
+    base = base_distribution(fn)
+    if isinstance(base, MaskedDistribution):  # a mask is for the log-probability only
+        return _of_uniforms(base.base_dist, uniforms)
+    if isinstance(base, Delta):
+        return base.v
+    if isinstance(base, TransformedDistribution):
+        value = _of_uniforms(base.base_dist, uniforms)
+        for transform in base.transforms:
+            value = transform(value)
+        return value
+    mean = base.mean
+    u = uniforms(mean)
+    if isinstance(base, MultivariateNormal):
+        normal = torch.special.ndtri(u)
+        return mean + (base.scale_tril @ normal.unsqueeze(-1)).squeeze(-1)
+    return base.icdf(u)
+
+
+def _uniforms(name: str, like: Tensor, programs: Programs) -> Tensor:
+    """Return the uniforms of a site, of the shape of ``like``, which has no rows."""
+    if name not in programs.noise:
+        u = torch.rand_like(like)
+        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
+        programs.noise[name] = u.clamp(half, 1 - half)
+    return programs.noise[name]
 
 
 def drawn(nodes: Mapping[str, Node]) -> dict[str, Tensor]:
