@@ -15,7 +15,17 @@ from torch.distributions import Distribution
 from ..checks import check_count
 from ..estimator import Estimator, Kind
 from ..estimators import IndeCateR
-from .runs import Node, Plate, Program, Programs, drawn, log_prob, plates, with_dimensions
+from .runs import (
+    Node,
+    Plate,
+    Program,
+    Programs,
+    batch_shape,
+    drawn,
+    log_prob,
+    plates,
+    with_dimensions,
+)
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
@@ -109,8 +119,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
 
     def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO."""
-        with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+        return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO, after a backward pass through it."""
@@ -125,13 +134,30 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
 
     def _estimate(self, programs: Programs) -> Tensor:
         """Return one estimate of the ELBO, a scalar."""
-        nodes = programs.run_guide({})
+        nodes = self._first_run(programs)
         structure = self._structure(programs, nodes)
         try:
             return _Estimate(programs, structure, nodes).total()
         except ChangedSiteError:
             self._known = None
             return _Estimate(programs, self._structure(programs, nodes), nodes).total()
+
+    def _first_run(self, programs: Programs) -> dict[str, Node]:
+        """Run the guide, and forget what depends on what if a site depends on more than it did.
+
+        Sites that none depended on have two equal rows in this run. So a new dependence shows in
+        the shape of a site, or fails where it is control flow.
+        """
+        if self._known is not None:
+            try:
+                structure = self._known[1]
+                nodes = programs.run_guide({}, structure.childless)
+                if not any(_has_rows(node, programs.nesting) for node in nodes.values()):
+                    return nodes
+            except Exception:
+                pass
+            self._known = None
+        return programs.run_guide({})
 
     def _structure(self, programs: Programs, nodes: dict[str, Node]) -> Structure:
         """Return what depends on what, found at the first step and whenever the guide changes."""
@@ -140,6 +166,12 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             validate = is_validation_enabled()
             self._known = (key, discover(programs, nodes, self.estimator, validate))
         return self._known[1]
+
+
+def _has_rows(node: Node, dims: int) -> bool:
+    """Return whether a site has several rows to the left of so many dimensions."""
+    shape = batch_shape(node)
+    return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
 
 
 def _check_support(x: Tensor, form: Kind, group: Group) -> None:
@@ -166,6 +198,7 @@ class _Estimate:
 
     def total(self) -> Tensor:
         """Return the ELBO."""
+        self._check_parents()
         nodes, coupled = self.nodes, self.structure.coupled
         fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
         total = torch.zeros(())
@@ -210,12 +243,12 @@ class _Estimate:
         def f(x: Tensor) -> Tensor:
             _check_support(x, form, group)
             points = with_points(x)
-            inner = self.programs.run_guide(points) if group.is_parent else nodes
+            lead = x.shape[:1] + rows
+            inner = self._guide(group, points, len(lead)) if group.children else nodes
             inner = {
                 name: {**node, "value": points[name]} if name in points else node
                 for name, node in inner.items()
             }
-            lead = x.shape[:1] + rows
             estimate = self._terms(chain, inner, points, lead)
             if len(chain) > 1:
                 later = self._expectation(chain[1:], inner, points, lead)
@@ -224,6 +257,28 @@ class _Estimate:
 
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
         return group.estimator(f, q)
+
+    def _guide(self, group: Group, points: Mapping[str, Tensor], levels: int) -> dict[str, Node]:
+        """Run the guide with points of a group, which only its children may depend on."""
+        nodes = self.programs.run_guide(points)
+        for name, node in nodes.items():
+            if name not in group.children and self._has_newest_rows(node, levels):
+                raise ChangedSiteError("guide", name)
+        return nodes
+
+    def _has_newest_rows(self, node: Node, levels: int) -> bool:
+        shape, dim = batch_shape(node), self.programs.nesting + levels
+        return len(shape) >= dim and shape[-dim] > 1
+
+    def _check_parents(self) -> None:
+        """Raise if a site depends on another one of its group that is not among its parents."""
+        values = {name: self.nodes[name]["value"] for name in self.discrete}
+        for group in (group for chain in self.structure.chains for group in chain):
+            for sites, free in group.nonparents if group.is_ordered else []:
+                nodes = self.programs.run_guide(values, sites)
+                for name in free:
+                    if _has_rows(nodes[name], self.programs.nesting):
+                        raise ChangedSiteError("guide", name)
 
     def _plates(self, group: Group, sizes: Mapping[Plate, int]) -> torch.Size:
         """Return the sizes of the plate dimensions, 1 where the group does not keep a plate."""
@@ -279,13 +334,11 @@ class _Estimate:
     def _check_structure(self, chain: Chain, sites: Mapping[str, Node], levels: int) -> None:
         """Raise if a model site has newest rows that it should not have, or lost a kept plate."""
         dependent = frozenset(name for group in chain for name in group.model_sites)
-        dim = self.programs.nesting + levels
         for name, site in sites.items():
             if name in dependent:
                 is_changed = not chain[0].kept <= plates(site).keys()
             else:
-                shape = getattr(site["fn"], "batch_shape", ())
-                is_changed = len(shape) >= dim and shape[-dim] > 1
+                is_changed = self._has_newest_rows(site, levels)
             if is_changed:
                 raise ChangedSiteError("model", name)
 

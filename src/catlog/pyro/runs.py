@@ -38,6 +38,8 @@ class Programs:
             from uniforms that all rows share, so they are functions of the discrete sites.
         subsamples: the indices of every plate.
         noise: the uniforms of the coupled sites.
+        has_gradients: whether runs build a graph, also those inside an estimator's no_grad: a
+            program may differentiate something itself.
     """
 
     model: Program
@@ -48,18 +50,28 @@ class Programs:
     coupled: frozenset[str] = frozenset()
     subsamples: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
+    has_gradients: bool = field(default_factory=torch.is_grad_enabled)
 
-    def run_guide(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        return self._run(self.guide, values)
+    def run_guide(
+        self, values: Mapping[str, Tensor], repeated: frozenset[str] = frozenset()
+    ) -> dict[str, Node]:
+        """Run the guide, which gets the values of ``repeated`` sites in two equal rows."""
+        return self._run(self.guide, values, repeated)
 
     def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
         return self._run(self.model, values)
 
-    def _run(self, program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
+    def _run(
+        self,
+        program: Program,
+        values: Mapping[str, Tensor],
+        repeated: frozenset[str] = frozenset(),
+    ) -> dict[str, Node]:
         """Return the sample sites of one run, in order, without the subsamples of plates."""
         trace = poutine.Trace()
+        fixed = _Fixed(self, values, repeated)
         try:
-            with poutine.trace() as tracer, _Fixed(self, values):
+            with poutine.trace() as tracer, fixed, torch.set_grad_enabled(self.has_gradients):
                 trace = tracer.trace
                 program(*self.args, **self.kwargs)
         except Exception as error:
@@ -73,10 +85,13 @@ class Programs:
 class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
     """A handler that gives sites their values, and repeats the subsamples of earlier runs."""
 
-    def __init__(self, programs: Programs, values: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, programs: Programs, values: Mapping[str, Tensor], repeated: frozenset[str]
+    ) -> None:
         super().__init__()
         self.programs = programs
         self.values = values
+        self.repeated = repeated
 
     def _pyro_sample(self, msg: Node) -> None:
         name = msg["name"]
@@ -97,6 +112,10 @@ class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
     def _pyro_post_sample(self, msg: Node) -> None:
         if is_subsample(msg):
             self.programs.subsamples.setdefault(msg["name"], msg["value"])
+        elif msg["name"] in self.repeated:  # the trace, outside, has recorded one row already
+            dims = self.programs.nesting + 1
+            value = with_dimensions(msg["value"], dims, len(msg["fn"].event_shape))
+            msg["value"] = value.expand(2, *value.shape[1:])
 
 
 def is_subsample(node: Node) -> bool:
@@ -160,6 +179,13 @@ def log_prob(node: Node) -> Tensor:
     """Return the log-probability of a site, scaled by its plates and masked."""
     value = node["fn"].log_prob(node["value"], *node["args"], **node["kwargs"])
     return scale_and_mask(value, node["scale"], node["mask"])
+
+
+def batch_shape(node: Node) -> torch.Size:
+    """Return the shape of the log-probability of a site, without computing it."""
+    factors = (node["scale"], node["mask"])
+    shapes = [factor.shape for factor in factors if isinstance(factor, Tensor)]
+    return torch.broadcast_shapes(getattr(node["fn"], "batch_shape", ()), *shapes)
 
 
 def plates(node: Node) -> dict[Plate, int]:

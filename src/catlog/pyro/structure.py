@@ -3,7 +3,7 @@
 A site depends on a group of discrete sites if its log-probability has the rows of that group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
-from .runs import Node, Plate, Programs, drawn, log_prob, plates, with_dimensions
+from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete
 from .vectorisation import OWNER, check_names, check_rows, run_with_rows
 
@@ -30,7 +30,7 @@ class Group:
         joint: the sites' other plates, whose elements are variables of one event.
         guide_sites: guide sites whose log-probability depends on this group and on no later one.
         model_sites: model sites whose log-probability does.
-        is_parent: whether the distribution of a guide site depends on this group.
+        children: guide sites whose distribution, scale or mask depends on this group.
     """
 
     estimator: Estimator
@@ -40,11 +40,30 @@ class Group:
     joint: tuple[Plate, ...]
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
-    is_parent: bool
+    children: frozenset[str]
 
     @property
     def is_ordered(self) -> bool:
         return any(self.parents)
+
+    @property
+    def nonparents(self) -> list[tuple[frozenset[str], frozenset[str]]]:
+        """Sets of sites, each with the sites of the group that depend on none of the set.
+
+        Together they say of each site which earlier ones it does not depend on.
+        """
+        pairs, seen = [], set[tuple[int, int]]()
+        for known in sorted(set(self.parents), key=len, reverse=True):
+            sites = frozenset(range(len(self.sites))) - known
+            free = [j for j, parents in enumerate(self.parents) if parents <= known]
+            absent = {(i, j) for j in free for i in sites if i < j}
+            if not absent <= seen:
+                pairs.append((self._names(sites), self._names(free)))
+                seen |= absent
+        return pairs
+
+    def _names(self, positions: Iterable[int]) -> frozenset[str]:
+        return frozenset(self.sites[i] for i in positions)
 
 
 Chain = tuple[Group, ...]
@@ -67,6 +86,12 @@ class Structure:
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
     all_model_sites: frozenset[str]
+
+    @property
+    def childless(self) -> frozenset[str]:
+        """The discrete sites that no guide site depends on."""
+        groups = [group for chain in self.chains for group in chain if not group.children]
+        return frozenset(name for group in groups for name in group.sites)
 
 
 def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
@@ -143,7 +168,6 @@ def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
     )
 
 
-@torch.no_grad()
 def discover(
     programs: Programs, nodes: Mapping[str, Node], default: Estimator, validate: bool
 ) -> Structure:
@@ -160,13 +184,15 @@ def discover(
     position = {name: g for g, group in enumerate(members) for name in group}
     rows = {name: rows_of(name, level) for name, level in position.items()}
     guide = run_with_rows(programs, "guide", rows)
-    batches = {name: node["fn"].batch_shape for name, node in guide.items()}
-    in_guide = _levels("guide", batches, programs.nesting)
+    shapes = {name: batch_shape(node) for name, node in guide.items()}
+    in_guide = _levels("guide", shapes, programs.nesting)
     model = run_with_rows(programs, "model", drawn(guide), guide)
     check_names(model, nodes)
     shapes = {name: log_prob(node).shape for name, node in model.items()}
     in_model = _levels("model", shapes, programs.nesting)
-    coupled = frozenset(name for name in in_guide if in_guide[name] and name not in position)
+    batches = {name: node["fn"].batch_shape for name, node in guide.items()}
+    in_law = _levels("guide", batches, programs.nesting)
+    coupled = frozenset(name for name in guide if in_law[name] and name not in position)
     if validate:
         check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
     # The groups that the log-probability of each guide site depends on, its own included.
@@ -186,7 +212,7 @@ def discover(
             joint=tuple(sorted(own_plates)),
             guide_sites=guide_sites,
             model_sites=model_sites,
-            is_parent=any(g in levels for levels in in_guide.values()),
+            children=frozenset(name for name, levels in in_guide.items() if g in levels),
         )
         _check_group(group)
         groups.append(group)
