@@ -393,3 +393,47 @@ def test_guides_without_discrete_sites() -> None:
 
     _, found = gradients(catlog.pyro.ELBO(), model, guide)
     assert_equal(found, {"location": torch.tensor(-0.7)})
+
+
+@pytest.mark.parametrize("is_in_model", [False, True])
+def test_plates_without_a_size(is_in_model: bool) -> None:
+    def model() -> None:
+        with pyro.plate("data", None if is_in_model else 3):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=normals(3, seed=41))
+
+    def guide() -> None:
+        with pyro.plate("data"):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(3, seed=42))))
+
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        elbo = catlog.pyro.ELBO(estimator)
+        assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+
+
+def newton_step(x: Tensor) -> Tensor:
+    """One Newton step from 0 towards the minimum of exp(t) - (1 + x) t, by differentiation."""
+    t = torch.zeros_like(x).requires_grad_()
+    (slope,) = torch.autograd.grad((t.exp() - (1 + x) * t).sum(), t, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), t, create_graph=True)
+    return t - slope / curvature
+
+
+def test_programs_that_differentiate() -> None:
+    """The guide's conditionals are also drawn, where an estimator turns gradients off."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(newton_step(x * w), 1.0), obs=torch.tensor(0.7))
+
+    def guide() -> None:
+        p = pyro.param("p", torch.tensor(0.3))
+        x = pyro.sample("x", dist.Bernoulli(p * newton_step(torch.tensor(0.5))))
+        pyro.sample("w", dist.Bernoulli(logits=p * newton_step(x)))
+
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.RLOO(2))):
+        elbo = catlog.pyro.ELBO(estimator)
+        assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+        assert elbo.loss(model, guide) == pytest.approx(-float(brute_force(model, guide)[0]))
+    catlog.pyro.ELBO(catlog.SCateR(1)).loss_and_grads(model, guide)

@@ -56,18 +56,18 @@ class Programs:
         self, values: Mapping[str, Tensor], repeated: frozenset[str] = frozenset()
     ) -> dict[str, Node]:
         """Run the guide, which gets the values of ``repeated`` sites in two equal rows."""
-        return self._run(self.guide, values, repeated)
+        return sample_sites(self.trace(self.guide, values, repeated))
 
     def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        return self._run(self.model, values)
+        return sample_sites(self.trace(self.model, values))
 
-    def _run(
+    def trace(
         self,
         program: Program,
         values: Mapping[str, Tensor],
         repeated: frozenset[str] = frozenset(),
-    ) -> dict[str, Node]:
-        """Return the sample sites of one run, in order, without the subsamples of plates."""
+    ) -> Any:
+        """Return Pyro's trace of one run."""
         trace = poutine.Trace()
         fixed = _Fixed(self, values, repeated)
         try:
@@ -78,8 +78,13 @@ class Programs:
             names = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
             error.last_site = names[-1] if names else None  # type: ignore[attr-defined]
             raise
-        samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
-        return {name: node for name, node in samples.items() if not is_subsample(node)}
+        return trace
+
+
+def sample_sites(trace: Any) -> dict[str, Node]:
+    """Return the sample sites of a trace, in order, without the subsamples of plates."""
+    samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+    return {name: node for name, node in samples.items() if not is_subsample(node)}
 
 
 class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
@@ -189,9 +194,20 @@ def batch_shape(node: Node) -> torch.Size:
 
 
 def plates(node: Node) -> dict[Plate, int]:
-    """Return the vectorised plates of a site, with their sizes."""
+    """Return the vectorised plates of a site, with their sizes.
+
+    A plate without a size has that of the site.
+    """
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
-    return {(frame.name, frame.dim): frame.size for frame in frames}
+    sizes = {(frame.name, frame.dim): frame.size for frame in frames}
+    if -1 in sizes.values():
+        value = node["value"].shape
+        value = value[: len(value) - len(node["fn"].event_shape)]
+        shape = torch.broadcast_shapes(batch_shape(node), value)
+        for (name, dim), size in sizes.items():
+            if size == -1:
+                sizes[name, dim] = shape[dim] if len(shape) >= -dim else 1
+    return sizes
 
 
 def with_dimensions(value: Tensor, dims: int, event_dims: int) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from pyro.distributions import Unit
 from torch import Tensor
 
 from ..distributions.factors import base_distribution, factors
@@ -15,7 +16,7 @@ from ..estimator import Estimator, Kind
 from ..estimators import Exact
 from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete
-from .vectorisation import OWNER, check_names, check_rows, run_with_rows
+from .vectorisation import OWNER, check_plates, check_programs, check_rows, run_with_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,13 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
     """Return the guide's discrete sites, or raise an error that names a site of another kind."""
     names = []
     for name, node in nodes.items():
+        if isinstance(node["fn"], Unit) and not node["fn"].__dict__.get("has_rsample"):
+            raise NotImplementedError(
+                f"{OWNER}: pyro.factor({name!r}, ...) in the guide must have has_rsample=True, but "
+                f"it is {node['fn'].__dict__.get('has_rsample')}. Set it if the factor is a "
+                "function of reparameterised sites; otherwise move the factor to the model, with "
+                "the other sign."
+            )
         if node["is_observed"]:
             continue
         if is_discrete(node["fn"]):
@@ -173,6 +181,7 @@ def discover(
 ) -> Structure:
     """Return the structure of the programs, given the sites of one run of the guide."""
     names = discrete_sites(nodes)
+    check_programs(programs, nodes, validate)
     first = {name: nodes[name]["value"] for name in names}
     second = {name: _another_value(nodes[name]) for name in names}
 
@@ -187,7 +196,7 @@ def discover(
     shapes = {name: batch_shape(node) for name, node in guide.items()}
     in_guide = _levels("guide", shapes, programs.nesting)
     model = run_with_rows(programs, "model", drawn(guide), guide)
-    check_names(model, nodes)
+    check_plates(guide, model)
     shapes = {name: log_prob(node).shape for name, node in model.items()}
     in_model = _levels("model", shapes, programs.nesting)
     batches = {name: node["fn"].batch_shape for name, node in guide.items()}
