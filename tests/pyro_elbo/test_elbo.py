@@ -1,6 +1,7 @@
 """Value and gradients of catlog.pyro.ELBO are those of enumeration, in expectation."""
 
 from itertools import combinations
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -362,7 +363,8 @@ def test_a_site_that_changes_what_it_depends_on_is_looked_at_again() -> None:
         assert_equal(found, brute_force(model, guide, form)[1])
 
 
-def test_dependences_are_found_once() -> None:
+@pytest.mark.parametrize("particles", [1, 2])
+def test_dependences_are_found_once(particles: int) -> None:
     """Also where every run of the guide makes its own estimator, until that is another one."""
     runs = 0
 
@@ -374,7 +376,7 @@ def test_dependences_are_found_once() -> None:
         runs += 1
         pyro.sample("x", dist.Bernoulli(0.6), infer={"estimator": catlog.RLOO(samples)})
 
-    elbo = catlog.pyro.ELBO()
+    elbo = catlog.pyro.ELBO(num_particles=particles, vectorize_particles=True)
     counts = []
     for samples in (2, 2, 3, 3):
         runs = 0
@@ -437,3 +439,22 @@ def test_programs_that_differentiate() -> None:
         assert_same(gradients(elbo, model, guide), brute_force(model, guide))
         assert elbo.loss(model, guide) == pytest.approx(-float(brute_force(model, guide)[0]))
     catlog.pyro.ELBO(catlog.SCateR(1)).loss_and_grads(model, guide)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_particles_in_a_plate(name: str) -> None:
+    """Each particle is an estimate of its own, and the loss is their mean."""
+    model, guide = INDEPENDENT[name]()
+    elbo = catlog.pyro.ELBO(catlog.Exact(), num_particles=3, vectorize_particles=True)
+    assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+
+
+def test_a_retained_graph_is_differentiated_twice() -> None:
+    class Keeping(catlog.pyro.ELBO):
+        def differentiable_loss(self, *args: Any) -> Tensor:
+            self.kept = super().differentiable_loss(*args)
+            return self.kept
+
+    elbo = Keeping(catlog.Exact(), retain_graph=True)
+    elbo.loss_and_grads(*mixture())
+    elbo.kept.backward()

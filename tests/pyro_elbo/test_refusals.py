@@ -391,3 +391,19 @@ def test_the_line_that_cannot_have_rows(which: str) -> None:
     model, guide = (partial(program, which == name) for name in ("model", "guide"))
     words = f"{which} cannot be vectorised", f"after its site 'x' ({__file__}, line {line})"
     refused(model, guide, *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("strict_enumeration_warning", "enumerated where they are marked"),
+        ("ignore_jit_warnings", "nothing is traced"),
+        ("jit_options", "nothing is traced"),
+        ("max_iarange_nesting", "`max_plate_nesting`"),
+        ("tail_adaptive_beta", "TraceTailAdaptive_ELBO"),
+        ("particles", "no argument `particles`"),
+    ],
+)
+def test_arguments_of_other_losses(name: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"catlog.pyro.ELBO: .*{words}"):
+        catlog.pyro.ELBO(**{name: 1})

@@ -30,6 +30,18 @@ from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
 
+# Arguments of Pyro's losses that have no meaning here, and what to do instead.
+_OTHERS = {
+    "max_iarange_nesting": "`max_iarange_nesting` is `max_plate_nesting`.",
+    "strict_enumeration_warning": (
+        "`strict_enumeration_warning` has no meaning, because sites are enumerated where they are "
+        "marked. Remove it."
+    ),
+    "ignore_jit_warnings": "nothing is traced, so remove `ignore_jit_warnings`.",
+    "jit_options": "nothing is traced, so remove `jit_options`.",
+    "tail_adaptive_beta": "`tail_adaptive_beta` is for TraceTailAdaptive_ELBO only. Remove it.",
+}
+
 
 class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     r"""The evidence lower bound for ``pyro.infer.SVI``, with estimators of catlog.
@@ -62,6 +74,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         estimator: of all discrete guide sites without one of their own; None: IndeCateR(1).
         num_particles: the mean of this many estimates.
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
+        vectorize_particles: estimate all particles in one run, as elements of one more plate.
+        retain_graph: keep the graph after the backward pass.
 
     >>> import pyro
     >>> from pyro.distributions import Bernoulli, Normal
@@ -92,11 +106,21 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         *,
         num_particles: int = 1,
         max_plate_nesting: float = inf,
+        vectorize_particles: bool = False,
+        retain_graph: bool | None = None,
+        **others: Any,
     ) -> None:
+        for name in others:
+            raise TypeError(f"{OWNER}: {_OTHERS.get(name, f'there is no argument `{name}`.')}")
         estimator = IndeCateR(1) if estimator is None else estimator
         check_estimator("`estimator`", estimator)
         check_count(OWNER, "num_particles", num_particles)
-        super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
+        super().__init__(
+            num_particles=num_particles,
+            max_plate_nesting=max_plate_nesting,
+            vectorize_particles=vectorize_particles,
+            retain_graph=retain_graph,
+        )
         self.estimator = estimator
         self._known: tuple[Any, Structure] | None = None
 
@@ -111,11 +135,17 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             )
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        key = (model, guide)
+        if self._known is not None and self._known[0][0] != key:
+            self._known = None
+        runs = self.num_particles
+        if self.vectorize_particles:
+            runs = 1
+            model, guide = map(self._vectorized_num_particles, key)
         nesting = int(self.max_plate_nesting)
-        particles = [
-            Programs(model, guide, args, kwargs, nesting) for _ in range(self.num_particles)
-        ]
-        return -torch.stack([self._estimate(programs) for programs in particles]).mean()
+        particles = [Programs(model, guide, args, kwargs, nesting) for _ in range(runs)]
+        total = torch.stack([self._estimate(programs, key) for programs in particles]).sum()
+        return -total / self.num_particles
 
     def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO."""
@@ -132,15 +162,15 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         """Return traces as Pyro's base class asks; the estimates here do not use them."""
         return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
 
-    def _estimate(self, programs: Programs) -> Tensor:
+    def _estimate(self, programs: Programs, key: tuple[Program, Program]) -> Tensor:
         """Return one estimate of the ELBO, a scalar."""
         nodes = self._first_run(programs)
-        structure = self._structure(programs, nodes)
+        structure = self._structure(programs, nodes, key)
         try:
             return _Estimate(programs, structure, nodes).total()
         except ChangedSiteError:
             self._known = None
-            return _Estimate(programs, self._structure(programs, nodes), nodes).total()
+            return _Estimate(programs, self._structure(programs, nodes, key), nodes).total()
 
     def _first_run(self, programs: Programs) -> dict[str, Node]:
         """Run the guide, and forget what depends on what if a site depends on more than it did.
@@ -159,12 +189,17 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             self._known = None
         return programs.run_guide({})
 
-    def _structure(self, programs: Programs, nodes: dict[str, Node]) -> Structure:
-        """Return what depends on what, found at the first step and whenever the guide changes."""
-        key = (programs.model, programs.guide, signature(nodes, self.estimator))
-        if self._known is None or self._known[0] != key:
+    def _structure(
+        self, programs: Programs, nodes: dict[str, Node], key: tuple[Program, Program]
+    ) -> Structure:
+        """Return what depends on what, found at the first step and whenever the guide changes.
+
+        ``key`` is the model and the guide, without a plate for particles.
+        """
+        known = (key, signature(nodes, self.estimator))
+        if self._known is None or self._known[0] != known:
             validate = is_validation_enabled()
-            self._known = (key, discover(programs, nodes, self.estimator, validate))
+            self._known = (known, discover(programs, nodes, self.estimator, validate))
         return self._known[1]
 
 
