@@ -66,7 +66,8 @@ def run_with_rows(
 
 def _line(error: Exception) -> str:
     """Return where the user's program failed: the innermost line outside of the libraries."""
-    folders = (Path(__file__).parents[1], Path(pyro.__file__).parent, Path(torch.__file__).parent)
+    folders = [Path(module.__file__).parent for module in (pyro, torch, traceback)]
+    folders.append(Path(__file__).parents[1])
     lines = [
         f" ({frame.filename}, line {frame.lineno})"
         for frame in traceback.extract_tb(error.__traceback__)
