@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..distributions.factors import base_distribution
-from .runs import Node, Plate, Programs, drawn, log_prob, plates, sample_sites
+from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
 
 OWNER = "catlog.pyro.ELBO"
 
@@ -76,8 +76,11 @@ def _line(error: Exception) -> str:
     return lines[-1] if lines else ""
 
 
-def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool) -> None:
-    """Compare the model with the guide, on runs without rows, with Pyro's own checks."""
+def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool) -> dict[str, int]:
+    """Compare the model with the guide, on runs without rows, with Pyro's own checks.
+
+    Return the number of dimensions of every model site.
+    """
     values = drawn(nodes)
     traces = {
         "guide": programs.trace(programs.guide, values),
@@ -91,9 +94,11 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
                     f"{OWNER}: `max_plate_nesting` is {programs.nesting}, but the {program}'s site "
                     f"{name!r} has a plate at dimension {-depth}. Pass max_plate_nesting={depth}."
                 )
-    check_names(sample_sites(traces["model"]), nodes)
+    model = sample_sites(traces["model"])
+    check_names(model, nodes)
+    dims = {name: len(batch_shape(node)) for name, node in model.items()}
     if not validate:
-        return
+        return dims
     check_model_guide_match(traces["model"], traces["guide"], programs.nesting)
     for trace in traces.values():
         without_subsamples = prune_subsample_sites(trace)
@@ -107,6 +112,7 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
                 "none. Remove it; its parameters are not trained.",
                 stacklevel=2,
             )
+    return dims
 
 
 def check_plates(*programs: Mapping[str, Node]) -> None:
