@@ -149,3 +149,23 @@ def test_a_model_that_begins_to_depend_on_one_bit() -> None:
     for is_late in (False, True, False, True):
         found = gradients(elbo, model, guide, is_late)
         assert_same(found, brute_force(model, guide, is_late))
+
+
+def test_a_model_that_begins_to_depend_on_an_outer_bit() -> None:
+    """Whatever else depends on the outer bit depends on the inner one as well."""
+
+    def model(is_late: bool) -> None:
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    def guide(is_late: bool) -> None:
+        logits = pyro.param("logits", normals(2, seed=52))
+        for i, name in enumerate("xw"):
+            bernoulli = dist.Bernoulli(logits=logits[i])
+            pyro.sample(name, bernoulli, infer={"estimator": catlog.Exact(limit=100 + i)})
+
+    elbo = catlog.pyro.ELBO()
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))

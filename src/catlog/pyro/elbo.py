@@ -380,6 +380,8 @@ class _Estimate:
             else:
                 dims = self.structure.model_dims[name]
                 is_changed = self._has_newest_rows(site, levels, dims)
+                is_constant = name in self.structure.model_sites
+                is_changed |= is_constant and _has_rows(site, self.programs.nesting)
             if is_changed:
                 raise ChangedSiteError("model", name)
 
