@@ -16,7 +16,7 @@ from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
 from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, with_dimensions
-from .sites import SUPPORTED, independent, is_discrete, layout, table
+from .sites import SUPPORTED, independent, is_discrete, law, layout, table
 from .vectorisation import OWNER, check_plates, check_programs, check_rows, run_with_rows
 
 # Rows of one run that cost less than a further run: a site of a run takes about 50 microseconds,
@@ -128,8 +128,9 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
             raise NotImplementedError(
                 f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
-                "or with `.to_event(...)`: write a bounded count as Categorical, mask by "
-                "pyro.poutine.mask, or use pyro.infer.TraceGraph_ELBO."
+                "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
+                "catlog.register_distribution: write a bounded count as Categorical, or use "
+                "pyro.infer.TraceGraph_ELBO."
             )
     return names
 
@@ -241,7 +242,7 @@ def discover(
 
 def _another_value(node: Node) -> Tensor:
     """Return a value of the site in which every variable is its likeliest other category."""
-    view = factors(node["fn"], validate=False)
+    view = factors(law(node["fn"]), validate=False)
     index = view.index(node["value"].unsqueeze(0))[0]
     shape = index.shape + (view.k,)
     other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)

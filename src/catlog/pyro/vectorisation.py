@@ -16,6 +16,7 @@ from torch.distributions import Categorical
 
 from ..distributions.factors import base_distribution
 from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
+from .sites import is_discrete, law, unmasked
 
 OWNER = "catlog.pyro.ELBO"
 
@@ -106,6 +107,8 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
         for node in sample_sites(without_subsamples).values():
             check_site_shape(node, programs.nesting)
     for name, node in nodes.items():
+        if is_discrete(node["fn"]) and not node["is_observed"]:
+            _check_law(name, node)
         if "baseline" in node["infer"]:
             warnings.warn(
                 f"{OWNER}: infer['baseline'] of site {name!r} is ignored, because estimators need "
@@ -113,6 +116,18 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
                 stacklevel=2,
             )
     return dims
+
+
+def _check_law(name: str, node: Node) -> None:
+    """Raise if a registered conversion of a site has other values, or other probabilities."""
+    fn = unmasked(node["fn"])
+    expected, value = fn.log_prob(node["value"]), node["value"]
+    if not torch.allclose(law(fn).log_prob(value), expected, rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{OWNER}: the guide's site {name!r} is {type(base_distribution(fn)).__name__}, whose "
+            "registered conversion must have the same values and probabilities, but it has others. "
+            "Change the function given to catlog.register_distribution."
+        )
 
 
 def check_plates(*programs: Mapping[str, Node]) -> None:
@@ -153,7 +168,7 @@ def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> N
     for name in model.keys() & guide.keys():
         sizes = []
         for node in (guide[name], model[name]):
-            base = base_distribution(node["fn"])
+            base = base_distribution(law(node["fn"]))
             sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
         in_guide, in_model = sizes
         if in_guide is not None and in_model is not None and in_guide > in_model:
