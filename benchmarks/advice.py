@@ -36,7 +36,7 @@ from catlog.diagnostics.pilot_settings import MOMENTUM_STEPS
 from catlog.diagnostics.sizing import why_over_budget, why_unsuitable, with_samples, within_budget
 from catlog.diagnostics.structure import Structure, probe
 from catlog.diagnostics.trials import shortlist
-from catlog.estimator import label
+from catlog.core.settings import label
 from catlog.problems.problem import Size
 
 from . import tables

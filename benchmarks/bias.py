@@ -21,7 +21,8 @@ from torch.distributions import Distribution, Independent
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.estimator import Function, Kind
+from catlog.core.evaluator import Function
+from catlog.core.categories import Kind
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from catlog.testing.battery import few_outcomes, takes, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous

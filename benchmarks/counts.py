@@ -21,7 +21,7 @@ from torch.distributions import Distribution, Independent, Poisson
 from catlog import RLOO, CritiCateR, Estimator, IndeCateR
 from catlog.estimators import CountDifferences
 from catlog.distributions import lost_mass, truncated
-from catlog.estimator import Function
+from catlog.core.evaluator import Function
 
 from .command_line import opened, table_parser
 from .quality.measuring import observe_batched

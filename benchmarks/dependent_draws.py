@@ -39,7 +39,7 @@ def estimators(samples: int) -> list[tuple[str, str, Estimator]]:
     for name in NAMES:
         for draws in ("independent", "antithetic", "latin"):
             options = {"hard": True} if name == "GumbelSoftmax" else {}
-            E = getattr(catlog, name)(samples, draws=draws, **options)
+            E = getattr(catlog, name)(samples, sampling=draws, **options)
             made.append((name, draws, E))
     return made
 

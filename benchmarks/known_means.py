@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 from catlog import RLOO, CritiCateR, Estimator, Exact, IndeCateR, log_expectation
-from catlog.estimator import Function
+from catlog.core.evaluator import Function
 from catlog.functions import Known, OfSum, ising
 
 from .command_line import add_options, argument_parser

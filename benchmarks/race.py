@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from catlog import Estimator
-from catlog.estimator import label
+from catlog.core.settings import label
 from catlog_experiments import DVAE, records
 from catlog_experiments.dvae import DVAETask
 

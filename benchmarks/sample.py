@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import catlog
-from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+from catlog.sample import SlopeEstimator
 
 from .command_line import opened, table_parser
 from .tables import Row

@@ -1,7 +1,8 @@
-"""One process against two: a pool, an estimate across ranks, training on divided batches, a sweep.
+"""One process against two: a mapped f, an estimate across ranks, training on divided batches, a
+sweep.
 
-    python -m benchmarks.scaling               # some minutes on two idle cores
-    python -m benchmarks.scaling --only pool   # one part; the other rows of the file are kept
+    python -m benchmarks.scaling                 # some minutes on two idle cores
+    python -m benchmarks.scaling --only mapped   # one part; the other rows of the file are kept
 
 Every process has one thread. The two sides of a comparison are measured in turn, in the same
 processes; times are medians over rounds. Messages are counted as they are sent: `messages` and
@@ -14,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -28,7 +30,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Mapped, Sharded
 from catlog.problems.mlp import mlp
 from catlog_experiments import DVAE, Optimisation, records
 from catlog_experiments.sweep import grid, sweep
@@ -64,19 +66,22 @@ def sleeps(point: Any) -> float:
     return float(point.sum())
 
 
-def pool(rounds: int, quick: bool) -> list[Row]:
+def mapped(rounds: int, quick: bool) -> list[Row]:
     """Time IndeCateR on an f that sleeps, in one worker and in two, and the overhead of a row."""
     d = 6 if quick else 200
     E, q = catlog.IndeCateR(1), Independent(Bernoulli(logits=torch.zeros(d)), 1)
-    with Pool(sleeps, 1) as single, Pool(sleeps, 2) as pair, Pool(itemgetter(0), 1) as free:
-        E(free, q)  # starts the workers
-        times = seconds_in_turns({1: partial(E, single, q), 2: partial(E, pair, q)}, rounds)
-        rows = compared(
-            "pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times
-        )
-        points = torch.zeros(20 if quick else 2000, d)
-        per_row = {1: [seconds(lambda: free(points)) / len(points) for _ in range(rounds)]}
-        return rows + compared("overhead", "one row of a function of no cost", per_row)
+    points = torch.zeros(20 if quick else 2000, d)
+    with ProcessPoolExecutor(1) as single, ProcessPoolExecutor(2) as pair:
+        estimates = {n: partial(E, Mapped(sleeps, by), q) for n, by in ((1, single), (2, pair))}
+        case = f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations"
+        rows = compared("mapped", case, seconds_in_turns(estimates, rounds))
+        chunks = (1, 16)
+        calls = {n: partial(Mapped(itemgetter(0), single, n), points) for n in chunks}
+        times = seconds_in_turns(calls, rounds)
+    for n in chunks:
+        per_row = {1: [time / len(points) for time in times[n]]}
+        rows += compared("mapped", f"one row of a function of no cost, chunk={n}", per_row)
+    return rows
 
 
 class Counted:
@@ -203,7 +208,7 @@ def sweeps(rounds: int, quick: bool) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
-    "pool": pool,
+    "mapped": mapped,
     "ranks": ranks,
     "sweeps": sweeps,
 }

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import OneHotCategorical
 
 import catlog
-from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+from catlog.sample import SlopeEstimator
 from catlog_experiments.data import load
 
 from .command_line import opened, table_parser

@@ -39,7 +39,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
 from catlog.distributions import Subset
-from catlog.estimator import Function
+from catlog.core.evaluator import Function
 from catlog_experiments.data import Images, load
 from catlog_experiments.stacked import StackedMLP
 

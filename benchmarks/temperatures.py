@@ -24,7 +24,7 @@ from torch.distributions import Independent, OneHotCategorical
 from torch.nn import functional as F
 
 import catlog
-from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+from catlog.sample import SlopeEstimator
 from catlog_experiments.data import load
 
 from .command_line import opened, table_parser

@@ -24,7 +24,8 @@ from statistics import median
 import torch
 from torch.distributions import Bernoulli, Independent
 
-from catlog.estimator import Kind, label
+from catlog.core.categories import Kind
+from catlog.core.settings import label
 from catlog.estimators import ESTIMATORS
 from catlog_experiments import records
 

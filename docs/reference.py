@@ -23,13 +23,13 @@ import catlog_experiments
 from catlog_experiments.cli.main import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
-PACKAGES = ["functions", "functions.kernels", "parallel", "problems"]
+PACKAGES = ["functions", "problems"]
 PACKAGES += ["pyro"] * (find_spec("pyro") is not None)  # an extra, which `make docs` installs
 BLOCKS = ["distributions.factors", "distributions.conditionals", "sampling.draw"]
 BLOCKS += ["sampling.interventions", "evaluation.evaluate", "evaluation.neighbours"]
 BLOCKS += ["estimators.logit_gradients", "estimators.relaxations.relaxation", "checks"]
 TRAINING = ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"]
-TRAINING += ["CountDifferences", "log_expectation", "sample"]
+TRAINING += ["CountDifferences", "log_expectation", "sample", "gumbel_softmax"]
 
 
 def public(module: ModuleType) -> list[str]:

@@ -8,7 +8,7 @@ from itertools import product
 from math import inf
 from pathlib import Path
 
-from catlog.estimator import label
+from catlog.core.settings import label
 
 from ..command_line import add_options, argument_parser
 from ..tables import RESULTS, Row, Table, show

@@ -6,7 +6,7 @@ import torch
 
 import catlog
 from catlog import Estimator
-from catlog.estimator import label
+from catlog.core.settings import label
 
 from ..tables import Row
 from .races import started

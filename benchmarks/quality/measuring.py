@@ -14,7 +14,7 @@ from catlog.diagnostics.kinds_of_calls import of_each_kind, shares_of_kinds
 from catlog.diagnostics.measuring import NORMAL, train_estimator
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import learning_modules
-from catlog.estimator import Function
+from catlog.core.evaluator import Function
 from catlog.functions import Known
 
 

@@ -24,7 +24,8 @@ from catlog.diagnostics import Row, compare
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
-from catlog.estimator import Estimator, Function
+from catlog.core.estimator import Estimator
+from catlog.core.evaluator import Function
 
 from ..command_line import add_options
 from ..tables import RESULTS, Table

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch.distributions import Bernoulli, Independent
 
-from catlog.estimator import label
+from catlog.core.settings import label
 from catlog_experiments.named_estimators import make_estimator
 
 from . import Row, grouped, read, selected, table

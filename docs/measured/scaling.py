@@ -34,7 +34,6 @@ def expectations(rows: list[Row]) -> dict[str, float]:
         "divided": fixed + (step - fixed) / 8 + inside,
         "points": black_box["evaluations"],
         "kib": black_box["kib"],
-        "row_ms": next(row["ms"] for row in rows if row["section"] == "overhead"),
     }
 
 

@@ -91,11 +91,11 @@ best = 1 - COST * torch.tensor(fewest)[AMOUNTS].float().mean()
 print(f"best possible mean reward {best:.3f}, with {max(fewest)} coins at most")
 
 # %%
-# Before training, ``check`` looks for the usual mistakes: logits that depend on later tokens, steps
-# that disagree with the pass over whole texts, mixed rows, padding that is not ignored.
+# Before training, ``catlog.check`` looks for mistakes: logits that depend on later tokens,
+# steps that disagree with the pass over whole texts, mixed rows, padding that is not ignored.
 
 torch.manual_seed(0)
-payments(Policy()).check(reward)
+catlog.check(reward, payments(Policy()))
 
 
 class RightPadded(Policy):
@@ -106,7 +106,7 @@ class RightPadded(Policy):
 
 
 try:
-    payments(RightPadded()).check(reward)
+    catlog.check(reward, payments(RightPadded()))
 except ValueError as error:
     print(textwrap.fill(str(error), 100))
 

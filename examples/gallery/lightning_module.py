@@ -29,9 +29,7 @@ import catlog
 try:
     import lightning
 except ImportError:
-    raise SystemExit(
-        "This example needs Lightning: pip install 'catlog[gallery]' (or: pip install lightning)"
-    ) from None
+    raise SystemExit("This example needs Lightning: pip install lightning") from None
 
 QUICK = "CATLOG_QUICK" in os.environ
 BITS, EPOCHS = 12, 2 if QUICK else 30

@@ -29,9 +29,7 @@ import catlog
 try:
     import gymnasium
 except ImportError:
-    raise SystemExit(
-        "This example needs Gymnasium: pip install 'catlog[gallery]' (or: pip install gymnasium)"
-    ) from None
+    raise SystemExit("This example needs Gymnasium: pip install gymnasium") from None
 
 QUICK = "CATLOG_QUICK" in os.environ
 EPISODES, LENGTH, ENVIRONMENTS = 1 if QUICK else 10, 100 if QUICK else 200, 8

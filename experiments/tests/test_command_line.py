@@ -142,7 +142,7 @@ def test_missing_ray_is_reported_without_a_table(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["sweep", *FLAGS, "--engine", "ray", "--grid", "seed=0,1"]) == 2
     captured = capsys.readouterr()
-    assert "Ray is not installed: pip install 'catlog[ray]'" in captured.err
+    assert "Ray is not installed: pip install 'ray>=2.40'" in captured.err
     assert captured.out == "2 runs of optimisation on Ray, stored in runs\n"
 
 

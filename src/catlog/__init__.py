@@ -12,6 +12,7 @@ from .core.estimator import Estimator as Estimator
 from .core.estimator import Learner as Learner
 from .core.evaluator import Evaluator as Evaluator
 from .core.factors import Factors as Factors
+from .core.noise import NoisyFunctionWarning as NoisyFunctionWarning
 from .core.randomness import Randomness as Randomness
 from .estimators import REBAR as REBAR
 from .estimators import RLOO as RLOO
@@ -35,7 +36,7 @@ __version__ = "0.1.0"
 
 # Imported at their first use: training needs none of these modules, `pyro` needs Pyro.
 MODULES = ("diagnostics", "language_models", "problems", "pyro")
-OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
+OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "check", "compare", "compare_layers")
 
 if TYPE_CHECKING:
     from . import language_models as language_models
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .diagnostics import Advice as Advice
     from .diagnostics import Comparison as Comparison
     from .diagnostics import advise as advise
+    from .diagnostics import check as check
     from .diagnostics import compare as compare
     from .diagnostics import compare_layers as compare_layers
 else:

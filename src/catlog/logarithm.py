@@ -14,7 +14,10 @@ from .core.evaluator import Function
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
 from .core.view import view
+from .distributions.foreign import converted
 from .estimators.exact import Exact
+
+MOST_REPEATS = 2**20  # calls of E, whose results are held together
 
 
 def log_expectation(
@@ -88,7 +91,8 @@ def log_expectation(
     >>> f"{nothing.item():.2f}", logits.grad
     ('-18.42', tensor([0., 0.]))
     """
-    check_count("log_expectation", "repeats", repeats)
+    hint = "The bias falls with its square. For less noise, give E more draws."
+    check_count("log_expectation", "repeats", repeats, most=MOST_REPEATS, hint=hint)
     check_function(f)
     check_generator(generator)
     if floor is not None:
@@ -133,7 +137,8 @@ def _check_sign(mean: Float[Tensor, "*batch"], f: Function, q: Distribution) -> 
     if not bool((mean < 0).any()):
         return
     with torch.no_grad(), seeded_from(torch.Generator().manual_seed(0)):
-        lowest = f(q.sample((16,))).min().item()
+        known = q if isinstance(q, Distribution) else converted(q)
+        lowest = f(known.sample(torch.Size([16]))).min().item()
     if lowest < 0:
         raise ValueError(
             f"log_expectation: `f` must be at least 0, but it is {lowest:.4g} at a draw of q, and "

@@ -15,7 +15,7 @@ from .core.checks import (
     broadcasts,
     check_flag,
     check_generator,
-    check_positive,
+    check_temperature,
     with_known_arguments,
 )
 from .core.estimator import once
@@ -146,7 +146,7 @@ def gumbel_softmax(
     """
     _check_logits("gumbel_softmax", logits, dim)
     if not isinstance(tau, Tensor):
-        check_positive("gumbel_softmax", "tau", tau)
+        check_temperature("gumbel_softmax", tau, "tau")
     elif not broadcasts(tau.shape, logits.shape):  # a look at its numbers would wait for the device
         raise ValueError(
             "gumbel_softmax: `tau` must be a number or broadcast to the logits, "

@@ -15,7 +15,7 @@ from benchmarks.cpu_races.runs import KEY, Run, execute, train
 from benchmarks.tables import Table
 from torch.nn.functional import cross_entropy, one_hot
 
-from catlog.estimator import label
+from catlog.core.settings import label
 from catlog_experiments import records
 from support.scripts import run
 
@@ -23,7 +23,9 @@ Row = dict[str, object]
 SHORT = Run("attention", "ReinMax(2)", 101, target=None, limit=0.1, every=0.05)
 
 
-@pytest.mark.parametrize("name", [*entrants(), "Exact()", "IndeCateR(9, draws=latin, variables=4)"])
+@pytest.mark.parametrize(
+    "name", [*entrants(), "Exact()", "IndeCateR(9, sampling='latin', variables=4)"]
+)
 def test_a_racer_is_its_label(name: str) -> None:
     assert label(estimator_of(name)) == name
 

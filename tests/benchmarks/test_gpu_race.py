@@ -10,7 +10,7 @@ from benchmarks.race import CapturedSteps, advise, summaries
 
 from benchmarks import race, step_kernels
 from catlog import RLOO, Estimator, ReinMax
-from catlog.estimator import label
+from catlog.core.settings import label
 from catlog_experiments import records
 
 

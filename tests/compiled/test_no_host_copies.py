@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Geometric, Independent, Poisson
 
 import catlog
-from catlog.estimator import Kind
+from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
 from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of

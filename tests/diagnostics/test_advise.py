@@ -117,7 +117,7 @@ def test_additive_with_its_own_table() -> None:
     assert sized.most_samples == 5  # a draw counts as 1 + k evaluations
     without_table = ask(Counted(f.f), numbers(40, 3), **options)
     reason = "it needs at least 81 evaluations, more than the budget of 20"
-    assert without_table.skipped["IndeCateR(1, draws=latin)"] == reason
+    assert without_table.skipped["IndeCateR(1, sampling='latin')"] == reason
 
 
 def test_precision_is_worth_its_time_only() -> None:
@@ -715,7 +715,7 @@ def test_biased_estimators_need_permission() -> None:
 
     unbiased = advise(wavy, bits(12), budget=64)
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
-    reason = unbiased.skipped["StraightThrough(1, draws=latin)"]
+    reason = unbiased.skipped["StraightThrough(1, sampling='latin')"]
     assert reason == "it is biased; biased=True allows it"
     candidates = [RLOO(), StraightThrough()]
     options = {"budget": 64, "biased": True}
@@ -756,7 +756,7 @@ def test_candidates_of_the_user() -> None:
     never = Candidate(mine, when=lambda structure: structure.d > 20)
     second = ask(quadratic(20), bits(20), candidates=[RLOO(), never], **options)
     assert second.estimator == RLOO(60)
-    assert second.skipped == {"IndeCateR(1, draws=antithetic, variables=2)": never.otherwise}
+    assert second.skipped == {"IndeCateR(1, sampling='antithetic', variables=2)": never.otherwise}
 
 
 def test_fitted_coefficient_has_the_least_variance() -> None:

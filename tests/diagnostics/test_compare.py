@@ -26,7 +26,9 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
-from catlog.estimator import BITS, FromDraws, Function, label
+from catlog.core.estimator import BITS, FromDraws
+from catlog.core.evaluator import Function
+from catlog.core.settings import label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 from catlog_experiments.cli.main import main
@@ -502,7 +504,7 @@ def test_table_and_files(tmp_path: Path) -> None:
 
 def example() -> Comparison:
     """Return a comparison with a long name, a biased estimator and a long reason."""
-    names = {"RLOO(100)": True, "IndeCateR(9, draws=latin, variables=4)": True, "GS(2)": False}
+    names = {"RLOO(100)": True, "IndeCateR(9, sampling='latin', variables=4)": True, "GS(2)": False}
     numbers = (100, 200, 0, 0.00123, 0.123, 0.1, 0.2, 0.0345, 0.0123, 0.00234, 2.0, 1.234)
     rows = tuple(
         Row(name, unbiased, 3, *numbers, 2e-4, 1.23e-4, 3e-4, RLOO(3), torch.zeros(1), None)
@@ -530,7 +532,7 @@ def test_table_shows_everything_where_there_is_space() -> None:
     for text in (example().table(), example().table(400)):
         lines = text.split("\n")
         assert lines[0].split("  ")[-1] == "per logit"
-        assert "IndeCateR(9, draws=latin, variables=4)" in lines[2]
+        assert "IndeCateR(9, sampling='latin', variables=4)" in lines[2]
         assert "lack of space" not in text
         assert "Left out: ARSM: it is not for many many" in text
 
@@ -578,11 +580,33 @@ def test_errors(options: dict[str, object], message: str) -> None:
         compare(f, **{"q": bits(zeros(3)), "estimators": [RLOO(2)], "progress": False, **options})
 
 
+def test_estimators_may_be_given_as_they_are_printed() -> None:
+    texts = [
+        "RLOO(4)",
+        "IndeCateR( 1, draws=latin, variables=2 )",
+        "SlopeCateR(2)",
+        "SlopeCateR(2)",
+    ]
+    result = quick(f, bits(zeros(3)), texts, repeats=2)
+    names = {"RLOO(4)", "IndeCateR(1, sampling='latin', variables=2)", "SlopeCateR(2)"}
+    assert {row.name for row in result.rows} == names
+    again = quick(f, bits(zeros(3)), [row.name for row in result.rows], repeats=2)
+    assert {row.name for row in again.rows} == names
+    generated = quick(f, bits(zeros(3)), (text for text in texts), repeats=2)
+    assert {row.name for row in generated.rows} == names
+    named = quick(f, bits(zeros(3)), {"mine": "RLOO(4)"}, repeats=2)
+    assert named["mine"].samples == 4
+    with pytest.raises(ValueError, match=r"two different ones have the label SlopeCateR\(2\)"):
+        quick(f, bits(zeros(3)), ["SlopeCateR(2)", ESTIMATORS["SlopeCateR"](2)], repeats=2)
+
+
 def test_errors_about_estimators_and_gradients() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
+    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but tensor"):
+        compare(f, bits(zeros(3)), torch.ones(2), progress=False)
     named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)
     assert isinstance(named["mine"].estimator, RLOO)
     q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
@@ -592,7 +616,7 @@ def test_errors_about_estimators_and_gradients() -> None:
 
 def test_labels() -> None:
     some = IndeCateR(2, variables=3, control="none")
-    assert label(some) == "IndeCateR(2, variables=3, control=none)"
+    assert label(some) == "IndeCateR(2, variables=3, control='none')"
     assert label(catlog.estimators.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
 
@@ -630,7 +654,7 @@ def test_command(
     mine = "compare --problem my_problem_of_bits"
     assert main(f"{mine}:problem {chosen} {few} --csv out.csv --plot out.png".split()) == 0
     output = capsys.readouterr().out
-    assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
+    assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, sampling='latin')", "CARMS(10)"))
     assert output.endswith("Numbers: out.csv\nFigure: out.png\n")
     assert max(map(len, output.splitlines())) <= 80
     assert Path("out.csv").exists()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
-from catlog.diagnostics.left_alone import modules_of
 from catlog.diagnostics.moments import Moments
+from catlog.core.left_alone import modules_of
 
 Ask = Callable[..., object]
 ASK: dict[str, Ask] = {
@@ -29,6 +29,7 @@ def bits(*shape: int) -> Independent:
     return Independent(Bernoulli(logits=logits, validate_args=False), 1)
 
 
+@pytest.mark.filterwarnings("ignore::catlog.NoisyFunctionWarning")
 @pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 def test_running_statistics_and_random_numbers_stay(ask: Ask) -> None:
     network = nn.Sequential(

@@ -309,6 +309,28 @@ def test_truncated_probabilities_are_those_of_q(family):
     assert_close(short.probs, q.log_prob(z[:, None]).exp().T, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("make", "parameter"),
+    [
+        (lambda y: Binomial(10**7, logits=y), -10.0),
+        (lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y), -10.0),
+        (lambda y: Poisson(y.exp()), 16.0),
+    ],
+    ids=["Binomial", "NegativeBinomial", "Poisson"],
+)
+def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter):
+    """Their log-masses are small differences of large numbers."""
+    probs = []
+    for dtype in (torch.float32, torch.float64):
+        y = torch.tensor(parameter, dtype=dtype, requires_grad=True)
+        q = truncated(make(y), categories=600)
+        mean = (q.probs * torch.arange(600)).sum()
+        (slope,) = torch.autograd.grad(mean, y)
+        probs.append(torch.cat([q.probs.detach(), mean.detach()[None], slope[None]]).double())
+        assert q.probs.dtype == dtype
+    assert_close(probs[0], probs[1], rtol=1e-4, atol=1e-5)
+
+
 def test_binomials_are_not_cut_off_without_error():
     p = double(0.2, 0.9).requires_grad_()
     q = Independent(Binomial(double(3, 5), probs=p), 1)

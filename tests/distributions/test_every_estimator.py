@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 import catlog
 from catlog.distributions import copies, mixture
 from catlog.distributions.conditionals import structure, view
-from catlog.estimator import attach
+from catlog.core.estimator import attach
 from catlog.estimators.catlog_trick import scater
 from catlog.sampling.interventions import Interventions
 from catlog.testing.cases import normals, seeded

@@ -22,8 +22,8 @@ from catlog.distributions import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
-from catlog.distributions.point_form import PointForm
-from catlog.estimator import Kind
+from catlog.core.ordered import PointForm
+from catlog.core.categories import Kind
 from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
@@ -194,10 +194,44 @@ def test_a_users_distribution() -> None:
     assert len(compared.rows) == 1
 
 
+class Wrapped:
+    """A distribution that is none of torch's, as those of stable-baselines3 are."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.distribution = [Categorical(logits=part) for part in logits.split([3, 2], -1)]
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("kind", [Wrapped, f"{__name__}.Wrapped"])
+def test_a_class_that_is_no_distribution_of_torch(kind: type | str) -> None:
+    def convert(q: Wrapped) -> Distribution:
+        return catlog.distributions.Categoricals([part.logits for part in q.distribution])
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1).double().square()
+
+    logits = normals(4, 5).requires_grad_()
+    q = Wrapped(logits.detach())
+    for E in (catlog.RLOO(2), catlog.SCateR(1), catlog.Exact(), catlog.IndeCateR(2)):
+        with pytest.raises(TypeError, match=r"Wrapped was given.*catlog\.register_distribution"):
+            E(f, q)
+    catlog.distributions.register_distribution(kind, convert)
+    for E in (catlog.RLOO(2), catlog.SCateR(1), catlog.Exact(), catlog.IndeCateR(2)):
+        laws = Wrapped(logits), convert(Wrapped(logits))
+        values = [E(f, law, generator=seeded()) for law in laws]
+        assert_same(*values, logits, rtol=0, atol=0)
+        assert E.evaluations(q) == E.evaluations(convert(q))
+    value = catlog.log_expectation(catlog.RLOO(2), lambda x: 1 + f(x), q)
+    assert value.shape == (4,)
+    with pytest.raises(ValueError, match="log_expectation: `f` must be at least 0"):
+        catlog.log_expectation(catlog.RLOO(2), lambda x: -1 - f(x), q)
+    assert len(catlog.compare(f, Wrapped(logits), [catlog.RLOO(2)], repeats=3).rows) == 1
+
+
 @pytest.mark.usefixtures("clean")
 def test_bad_conversions() -> None:
-    for kind in (3, "Coin", Tensor):
-        with pytest.raises(TypeError, match="`type` must be a subclass"):
+    for kind in (3, "Coin", object, None):
+        with pytest.raises(TypeError, match="`type` must be a class of distributions"):
             catlog.distributions.register_distribution(kind, lambda q: q)
     with pytest.raises(TypeError, match="`convert` must be a function of q"):
         catlog.distributions.register_distribution(Coin, 3)
@@ -255,6 +289,33 @@ def test_an_empty_batch_of_copies(q: Distribution) -> None:
 def test_an_empty_batch_of_one_hot_points() -> None:
     form = PointForm(Kind.ONE_HOT, torch.Size([2, 3]), torch.float32)
     assert form.index(torch.zeros(5, 0, 2, 3), 2).shape == (5, 0, 2)
+
+
+@pytest.mark.parametrize("size", [1e9, -1e9, 1e30, torch.finfo(torch.float32).max])
+def test_a_mixture_with_logits_of_large_numbers(size: float) -> None:
+    """An offset of logits, or a mask of any size, changes no probability of other points."""
+    weights, logits = torch.tensor([0.0, 1.0]), normals(2, 3, 3).float()
+    first = torch.tensor([True, False, False])
+    masked = logits.masked_fill(first, -torch.inf)
+    equal = torch.zeros(2, 3, 3)
+    equal[0, :, 0] = -torch.inf  # the components differ in the size of their sums
+
+    def probs(table: Tensor) -> Tensor:
+        components = Independent(Categorical(logits=table), 1)
+        mixture = MixtureSameFamily(Categorical(logits=weights), components)
+        return catlog.distributions.MixtureOfProducts(mixture).log_prob(every(3, 3, 3)).exp()
+
+    for large, small in (
+        (logits.masked_fill(first, -abs(size)), masked),
+        (equal + size, equal),
+    ):
+        torch.testing.assert_close(probs(large), probs(small), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e9, torch.finfo(torch.float32).max])
+def test_equal_logits_of_large_numbers_are_normalised(size: float) -> None:
+    q = catlog.distributions.Categoricals([torch.full((3,), size), torch.full((2,), -size)])
+    torch.testing.assert_close(q.log_prob(torch.tensor([0, 1])).exp(), torch.tensor(1 / 6))
 
 
 def test_bad_mixtures_and_points() -> None:

@@ -13,7 +13,6 @@ import catlog
 from catlog.distributions import Autoregressive
 from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
-from catlog.distributions.network_checks import check_f
 from catlog.testing.cases import normals
 from support.gradients import assert_same
 
@@ -168,7 +167,7 @@ def test_prompts_of_different_lengths(end: int | None) -> None:
     q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=end, validate_args=True)
     assert q.batch_shape == (3,)
     assert q.real == torch.float64
-    q.check(lambda x: x.double().mean(-1))
+    catlog.check(lambda x: x.double().mean(-1), q)
     points = q.enumerate_support()
     together = q.log_prob(points)
     assert_close(together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -371,7 +370,7 @@ def test_check_passes_sound_networks(
         q = Autoregressive(network, [K] * D, (contexts,) if contexts else (), end=end)
         for seed in range(3):
             torch.manual_seed(seed)
-            q.check(lambda x: (x == 2).double().mean(-1))
+            catlog.check(lambda x: (x == 2).double().mean(-1), q)
     q = Autoregressive(lambda x, i: zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
     q.check()
     Autoregressive(lambda x, i: zeros(*x.shape[:-1], 1), [1], end=0).check()
@@ -386,24 +385,6 @@ def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
     message = {"positions": "disagree", "padding": "depends on its padding"}[mistake]
     with pytest.raises(ValueError, match=message):
         q.check()
-
-
-BAD_F = {
-    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "is evaluated alone"),
-    "a reduction of everything": (lambda x: x.double().mean(), r"shape \(3, 2\), but .* \(\)"),
-    "integers": (lambda x: x.sum(-1), "floats or bools, but it returned torch.int64"),
-    "not a number": (lambda x: x.double().sum(-1) * torch.nan, "finite"),
-    "a list": (lambda x: [0.0], "returned list"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_F)
-def test_check_of_f(name: str) -> None:
-    f, message = BAD_F[name]
-    x = torch.arange(24).view(3, 2, 4) * torch.tensor([1, 2, 7, 3]) % 5
-    with pytest.raises(ValueError, match=message):
-        check_f(f, x)
-    check_f(lambda x: x.double().sum(-1) + torch.rand(x.shape[:-1]), x)  # noise is allowed
 
 
 BAD = {

@@ -247,6 +247,16 @@ def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     assert peak < 2**22
 
 
+class Contexts:
+    """A recurrent network that holds 32 contexts."""
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return zeros(32, 3).expand(*lead, 3)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        return state, state
+
+
 BAD = {
     "cycle, a -> b -> a": lambda: BayesianNetwork(
         {"a": Node(["b"], zeros(2, 2)), "b": Node(["a"], zeros(2, 2))}
@@ -274,6 +284,14 @@ BAD = {
     r"but it returned \(1, 1, 5\)": Autoregressive(
         lambda x, i: zeros(*x.shape[:-1], 5), [3, 3]
     ).sample,
+    "q: start of the network failed .* dimensions .*= \\(2,\\).* `batch_shape=`.* error was "
+    "RuntimeError: .*32": lambda: Autoregressive(Contexts(), [3, 3]).sample((2,)),
+    "q: start of the network failed .* `batch_shape=`": Autoregressive(Contexts(), [3, 3]).check,
+    r"must return logits of shape \(1, 1, 3\), but it returned \(32, 1, 3\)\. .*`batch_shape="
+    "": Autoregressive(lambda x, i: zeros(32, 3) + x[..., :1], [3, 3]).sample,
+    r"network\(x, i\) of the network failed .* `batch_shape=`": lambda: Autoregressive(
+        lambda x, i: zeros(32, 3) + x[..., :1], [3, 3]
+    ).sample((2,)),
     "conditional of variable 0 has no valid probabilities": lambda: Autoregressive(
         lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]
     ).sample(),

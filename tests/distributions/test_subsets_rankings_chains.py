@@ -5,15 +5,15 @@ on them.
 """
 
 from collections.abc import Callable
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 import torch
 from torch import Tensor, zeros
-from torch.distributions import Distribution, Independent
+from torch.distributions import Bernoulli, Distribution, Independent, Poisson
 
 import catlog
-from catlog.distributions import gumbel_top_k
+from catlog.distributions import gumbel_top_k, truncated
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.distributions.conditionals import view
@@ -21,6 +21,7 @@ from catlog.sampling.draw import draw
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
+from support.exact_weights import exact_log_softmax
 from support.gradients import assert_same
 from support.operations import Operations
 from support.samplers import independent_draws
@@ -405,6 +406,194 @@ def test_in_torch_func() -> None:
     close(mapped, torch.stack([torch.func.grad(total)(row) for row in logits]))
 
 
+# Masks written as large numbers
+
+
+LOWEST = torch.finfo(torch.float32).min
+# Logits and k. The last ones have as few likely items as can be, or are large without a mask.
+WIDE_LOGITS = {
+    f"{k} of {logits}": (logits, k)
+    for logits, k in [
+        *(
+            ([0.0, 1.0, mask, 2.0], k)
+            for mask in (LOWEST, -1e30, -1e15, -1e9, -1e6)
+            for k in (1, 2)
+        ),
+        ([1.0, 2.0, LOWEST], 1),
+        ([LOWEST, LOWEST, 1.0, 0.5, LOWEST, -1.0], 2),
+        ([-1e30, 1.0, 2.0, -1e30, -1e30], 2),
+        ([-1e6, 1.0, 2.0, 0.0, -1e6, -1e6], 2),
+        ([1e30, 0.0, 1.0, -1e30, 2.0], 2),
+        ([1e30, 1e30, 1e30, 0.0], 2),
+        ([1e9 + 64, 1e9, 1e9, -1e9, -1e9], 2),
+        ([LOWEST, LOWEST, LOWEST], 1),
+        ([LOWEST, 0.0, -LOWEST, -LOWEST, 1.0], 3),
+        ([LOWEST, 3.0, 1.0], 0),
+        ([LOWEST, 3.0, 1.0], 2),
+        ([LOWEST, 3.0, 1.0], 3),
+        ([1e6, -1e6, 1e6 + 0.5, -1e6 + 0.5, 1e6 - 1.0, 0.25], 2),
+        ([-1e30, 1e6, -1e6, 0.0, 2e6 + 1.0, 2e6], 1),
+        ([-torch.inf, 1.0, 2.0, -torch.inf], 1),
+        ([1.0, 2.0, -torch.inf], 1),
+        ([0.5, -1.0, 2.0, 1.0, -torch.inf, -torch.inf], 3),
+    ]
+}
+SCALE_OF_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-14}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_LOGITS)
+def test_a_subset_with_a_mask_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, marginals, entropy, all gradients and draws are right, for every mask."""
+    logits, k = WIDE_LOGITS[name]
+    theta = torch.tensor(logits, dtype=dtype, requires_grad=True)
+    points = torch.tensor([x for x in product([0, 1], repeat=len(logits)) if sum(x) == k])
+    chosen = theta.detach().expand(len(points), -1).where(points == 1, 0.0)
+    log_probs = exact_log_probs(chosen)
+    probs = log_probs.exp()
+    mean = probs @ points.double()
+    q = catlog.distributions.Subset(theta, k)
+    atol = 4 * SCALE_OF_ROUNDING[dtype]
+
+    def check(got: Tensor, wanted: Tensor) -> None:
+        torch.testing.assert_close(got.detach().double(), wanted, rtol=4 * atol, atol=atol)
+
+    def check_gradient(value: Tensor, of_points: Tensor) -> None:
+        """The derivative of the mean of numbers of points is their covariance with the bits."""
+        (gradient,) = torch.autograd.grad(value, theta, retain_graph=True)
+        check(gradient, (probs * (of_points - probs @ of_points)) @ points.double())
+
+    check(q.log_prob(points).exp(), probs)
+    check(q.log_conditionals(points).gather(-1, points.unsqueeze(-1)).sum((-1, -2)).exp(), probs)
+    check(q.mean, mean)
+    check(q.marginals()[..., 0], 1 - mean)
+    surprise = -log_probs.masked_fill(probs == 0, 0.0)
+    check(q.entropy(), probs @ surprise)
+    check_gradient(q.entropy(), surprise)
+    values, weights = normals(len(points)), normals(len(logits))
+    check_gradient(q.mean @ weights.to(dtype), points.double() @ weights)
+    check_gradient(q.log_prob(points).exp() @ values.to(dtype), values)
+    check_gradient(catlog.Exact()(lambda x: tabulated(x, points, values), q), values)
+    torch.manual_seed(0)
+    assert p_value(tally(q.sample((DRAWS,)), points), probs) > FALSE_ALARMS
+
+
+WIDE_SCORES = {
+    f"{k} of {scores}": (scores, k)
+    for scores, k in [
+        ([0.0, 1.0, -1e30, -1e30], 4),  # masked items come last, in any order
+        ([2.0, LOWEST, 1.0, LOWEST, LOWEST], 3),
+        ([LOWEST, LOWEST, LOWEST], 3),
+        ([1e30, 1e30, -1e30, 0.5, 0.0], 3),
+        ([1e30, 1001.0, 1.0, -1.0, 1.0], 5),
+        ([-LOWEST, LOWEST, 0.0, 1.0], 4),
+        ([1e6, 1e6 + 1, -1e6, -1e6 + 1, 0.25], 2),
+        ([1e6 + 0.5, 1e6, 1e6 + 2, -1e30], 2),
+        ([-torch.inf, 1e9, 1e9, -1e9], 3),
+    ]
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_SCORES)
+def test_rankings_with_scores_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, entropy, gradients and draws are right, beside scores of any size."""
+    scores, k = WIDE_SCORES[name]
+    theta = torch.tensor(scores, dtype=dtype, requires_grad=True)
+    items = [i for i, score in enumerate(scores) if score > -torch.inf]
+    points = torch.tensor(list(permutations(items, k)))
+    log_probs = torch.zeros(len(points), dtype=torch.float64)
+    derivatives = torch.zeros(len(points), len(scores), dtype=torch.float64)
+    for row, point in enumerate(points.tolist()):
+        left = theta.tolist()
+        for item in point:
+            log_prob = exact_log_softmax([score] for score in left)
+            log_probs[row] += log_prob[item]
+            derivatives[row] -= log_prob.exp()
+            derivatives[row, item] += 1
+            left[item] = -torch.inf
+    probs = log_probs.exp()
+    q = catlog.distributions.PlackettLuce(theta, k)
+    got = q.log_prob(points)
+    atol = 4 * SCALE_OF_ROUNDING[dtype]
+    values = normals(len(points))
+    surprise = -log_probs.masked_fill(probs == 0, 0.0)
+    for value, wanted, gradient in (
+        (got.exp() @ values.to(dtype), probs @ values, probs * values),
+        (q.entropy(), probs @ surprise, probs * surprise),
+        (
+            got.masked_fill(probs == 0, 0.0) @ (probs * values).to(dtype),
+            probs @ (values * -surprise),
+            probs * values,
+        ),
+    ):
+        torch.testing.assert_close(value.detach().double(), wanted, rtol=atol, atol=atol)
+        derivative = torch.autograd.grad(value, theta, retain_graph=True)[0].double()
+        torch.testing.assert_close(derivative, gradient @ derivatives, rtol=4 * atol, atol=atol)
+    torch.manual_seed(0)
+    for x in (q.sample((DRAWS,)), gumbel_top_k(theta.expand(DRAWS, -1), k)):
+        assert p_value(tally(x, points), probs) > FALSE_ALARMS
+
+
+def wide_chains() -> dict[str, tuple[Tensor, Tensor]]:
+    """Return unary and pairwise weights, large everywhere or where they mask something."""
+    unary, pairwise = normals(3, 2), normals(2, 2, 2, seed=1)
+    chains = {}
+    for size in (1e6, -1e6, 1e30, -1e30, -LOWEST, LOWEST):
+        large = torch.full((), size)
+        masked_state, masked_step, masked_pair = unary.clone(), unary.clone(), pairwise.clone()
+        masked_state[1, 0] = masked_step[1] = masked_pair[0, 0, 1] = large
+        chains |= {
+            f"unary {size}": (unary + large, pairwise),
+            f"pairwise {size}": (unary, pairwise + large),
+            f"both {size}": (unary + large, pairwise + large),
+            f"unary {size}, pairwise {-size}": (unary + large, pairwise - large),
+            f"a state {size}": (masked_state, pairwise),
+            f"a step {size}": (masked_step, pairwise),
+            f"a pair {size}": (unary, masked_pair),
+        }
+    return chains
+
+
+WIDE_CHAINS = wide_chains()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", WIDE_CHAINS)
+def test_a_chain_with_weights_of_large_numbers(name: str, dtype: torch.dtype) -> None:
+    """Probabilities, marginals, entropy and gradients are right, beside weights of any size."""
+    unary, pairwise = (weights.to(dtype) for weights in WIDE_CHAINS[name])
+    unary.requires_grad_()
+    points = torch.tensor(list(product(range(2), repeat=3)))
+    of_states = unary.detach()[torch.arange(3), points]
+    of_pairs = pairwise[torch.arange(2), points[:, :-1], points[:, 1:]]
+    log_probs = exact_log_probs(torch.cat([of_states, of_pairs], -1))
+    probs, surprise, values = log_probs.exp(), -log_probs, normals(8)
+    surprise = surprise.masked_fill(probs == 0, 0.0)
+    states = torch.nn.functional.one_hot(points, 2).double().flatten(1)
+    q = catlog.distributions.LinearChainCRF(unary, pairwise)
+    got, atol = q.log_prob(points), 4 * SCALE_OF_ROUNDING[dtype]
+    marginals = (probs @ states).view(3, 2)
+    torch.testing.assert_close(q.marginals().detach().double(), marginals, rtol=0, atol=atol)
+    for value, of_points in ((got.exp() @ values.to(dtype), values), (q.entropy(), surprise)):
+        mean = probs @ of_points
+        torch.testing.assert_close(value.detach().double(), mean, rtol=atol, atol=atol)
+        derivative = torch.autograd.grad(value, unary, retain_graph=True)[0].double()
+        wanted = (probs * (of_points - mean)) @ states
+        torch.testing.assert_close(derivative, wanted.view(3, 2), rtol=atol, atol=4 * atol)
+
+
+def tabulated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
+    """Return the values of these points, from a table."""
+    is_point = (x.unsqueeze(-2) == points).all(-1)
+    return (is_point.double() @ values).to(torch.float64)
+
+
+def exact_log_probs(weights: Tensor) -> Tensor:
+    """Return log-probabilities of points, given the log-weights ``[points, terms]`` to add up."""
+    return exact_log_softmax(weights.tolist())
+
+
 # Bad input
 
 
@@ -462,6 +651,13 @@ BAD = {
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
     "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
+    r"gumbel_top_k: `scores` must have shape \[\*batch, d\].*\(\) was": lambda: gumbel_top_k(
+        zeros(()), 1
+    ),
+    "gumbel_top_k: `scores` must be finite .* nan at": lambda: gumbel_top_k(NAN, 1),
+    "gumbel_top_k: .* can be chosen, 1, but 2 was": lambda: gumbel_top_k(
+        torch.tensor([0.0, -torch.inf]), 2
+    ),
     "LinearChainCRF": lambda: catlog.estimators.SIMPLE()(
         lambda x: x.sum(-1), catlog.distributions.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),
@@ -469,8 +665,75 @@ BAD = {
         lambda x: torch.arange(3.0)[x.long().argmax(-1)],
         catlog.distributions.Subset(zeros(3, requires_grad=True), 1),
     ),
+    "Subset: `validate_args` must be True, False .* Tensor was given. .* `mask`": lambda: (
+        catlog.distributions.Subset(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    ),
+    "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
+        catlog.distributions.PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    ),
+    "LinearChainCRF: `validate_args` must be True, False or None": lambda: catlog.distributions.LinearChainCRF(
+        zeros(2, 2), zeros(2, 2), validate_args=zeros(2)
+    ),
+    "Categoricals: `validate_args` must be": lambda: catlog.distributions.Categoricals(
+        [zeros(2)], validate_args=zeros(2)
+    ),
+    "Subset: `mask` must be on cpu, where `logits` is, but it is on meta": lambda: catlog.distributions.Subset(
+        zeros(3), 1, torch.ones(3, dtype=torch.bool, device="meta")
+    ),
+    "Subset: `k` must be on cpu": lambda: catlog.distributions.Subset(
+        zeros(3), torch.ones((), dtype=torch.int64, device="meta")
+    ),
+    "`pairwise` must be on cpu, where `unary` is": lambda: catlog.distributions.LinearChainCRF(
+        zeros(2, 2), zeros(2, 2, device="meta")
+    ),
+    "Subset: `value` must be on cpu, where q is": lambda: catlog.distributions.Subset(zeros(2), 1).log_prob(
+        torch.ones(2, dtype=torch.int64, device="meta")
+    ),
+    "Subset: `value` must be a tensor .* list was": lambda: catlog.distributions.Subset(zeros(2), 1).log_prob(
+        [0, 1]
+    ),
     "points": lambda: catlog.Exact()(len, catlog.distributions.Subset(zeros(60), 30)),
 }
+
+
+INDICES = torch.tensor([[1, 0], [0, 1]])
+SPARSE: dict[str, Callable[[Tensor], object]] = {
+    "Subset: `logits`": lambda s: catlog.distributions.Subset(s, 1),
+    "Subset: `mask`": lambda s: catlog.distributions.Subset(zeros(2, 2), 1, s.bool()),
+    "Subset: `k`": lambda s: catlog.distributions.Subset(zeros(2, 2, 2), s.long()),
+    "PlackettLuce: `scores`": lambda s: catlog.distributions.PlackettLuce(s),
+    "gumbel_top_k: `scores`": lambda s: gumbel_top_k(s, 1),
+    "LinearChainCRF: `unary`": lambda s: catlog.distributions.LinearChainCRF(s, zeros(2, 2)),
+    "MarkovChain: `transition`": lambda s: catlog.distributions.MarkovChain(zeros(2), s, 2),
+    "Categoricals: `logits`": lambda s: catlog.distributions.Categoricals([s]),
+    "Subset: `value`": lambda s: catlog.distributions.Subset(zeros(2), 1).log_prob(s.long()),
+    "q: the logits of variable 0": lambda s: catlog.distributions.Autoregressive(
+        lambda x, i: s, [2], validate_args=False
+    ).sample((2,)),
+    "q: the parameter of Bernoulli": lambda s: catlog.RLOO(2)(
+        lambda x: x, Bernoulli(logits=s, validate_args=False)
+    ),
+    "q: the parameter of Poisson": lambda s: catlog.estimators.CountDifferences(1)(
+        lambda x: x, Poisson(s, validate_args=False)
+    ),
+    "x": lambda s: catlog.RLOO(2)(lambda x: x, Bernoulli(zeros(2)), x=s),
+    "f: its value": lambda s: catlog.RLOO(2)(lambda x: s, Bernoulli(zeros(2))),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_tensors_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} must be a dense tensor.*`to_dense\(\)`"):
+        SPARSE[name](torch.sparse_coo_tensor(INDICES, torch.ones(2), (2, 2), check_invariants=True))
+
+
+def test_the_meta_device_has_shapes_only() -> None:
+    """Log-probabilities and draws have shapes there; values are not looked at."""
+    q = catlog.distributions.PlackettLuce(zeros(3, device="meta"), 2)
+    assert q.entropy().shape == ()
+    assert q.log_prob(q.sample((5,))).shape == (5,)
+    with pytest.raises(ValueError, match=r"truncated: `categories` must be given .* meta"):
+        truncated(Poisson(torch.ones(2, device="meta"), validate_args=False))
 
 
 @pytest.mark.parametrize("message", BAD)

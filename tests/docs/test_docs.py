@@ -12,12 +12,12 @@ import torch
 import catlog
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = ("diagnostics", "distributions", "functions", "parallel", "problems")
+PACKAGES = ("diagnostics", "distributions", "functions", "problems")
 
 
 PAGES_WITH_CODE = (
-    "index", "choose", "fast_functions", "structured", "scaling", "advantages", "from_storchastic",
-    "from_tfp", "programs",
+    "index", "choose", "fast_functions", "structured", "black_box", "scaling", "advantages",
+    "from_storchastic", "from_tfp", "programs",
 )  # fmt: skip
 
 

@@ -15,7 +15,15 @@ from catlog.estimators.catlog_trick import kernel_critic
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each, select, supports
-from support.compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
+from support.compiling import (
+    BATCHES,
+    LAWS,
+    assert_compiles,
+    both,
+    checked_graphs,
+    why_not_inductor,
+    widest,
+)
 from support.laws import bits, integers
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
@@ -32,21 +40,23 @@ def two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def cases() -> Iterator[object]:
     """Return every setting of every estimator, every distribution that it takes, and a backend.
 
-    AOTAutograd takes twice the time of tracing alone. It gets every estimator on every distribution
-    and every setting on one of them; ``make test-compile`` gives all of them to Inductor.
+    AOTAutograd, whose graphs are checked, takes twice the time of tracing alone. It gets every
+    estimator on every distribution and every setting on one of them; ``make test-compile`` gives
+    all of them to Inductor.
     """
     for _, group in groupby(select().items(), lambda labelled: type(labelled[1])):
         settings = list(group)
         for i, (label, E) in enumerate(settings):
             laws = [law for law in LAWS if supports(E, law)]
             for j, law in enumerate(laws):
-                backend = "aot_eager" if i % len(laws) == j % len(settings) else "eager"
+                backend = "aot" if i % len(laws) == j % len(settings) else "eager"
                 yield pytest.param(E, law, backend, id=f"{label}-{law}-{backend}")
 
 
 @pytest.mark.parametrize(("E", "law", "backend"), list(cases()))
 def test_compiled_equals_eager(E: catlog.Estimator, law: str, backend: str) -> None:
-    results = both(E, law, backend=backend, dynamic=False)
+    backends = {"eager": "eager", "aot": checked_graphs}
+    results = both(E, law, backend=backends[backend], dynamic=False)
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
@@ -133,8 +143,8 @@ def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
 @pytest.mark.parametrize("name", ["IndeCateR", "ReinMax", "DecoupledStraightThrough"])
 def test_draws_compile(name: str, draws: str) -> None:
-    E = catlog.estimators.ESTIMATORS[name](3, draws=draws)
-    results = both(E, "bits", BATCHES, backend="aot_eager")
+    E = catlog.estimators.ESTIMATORS[name](3, sampling=draws)
+    results = both(E, "bits", BATCHES, backend=checked_graphs)
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
@@ -254,6 +264,29 @@ def test_compiled_step_on_a_cpu() -> None:
     assert losses[-1] < 0.1 * losses[0]
     assert step.mode == "eager"
     assert "GPU" in step.why
+
+
+def test_wrong_arguments_of_compiled_step_are_named() -> None:
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    for wrong in (model.parameters(), list(model.parameters()), torch.optim.SGD, None):
+        with pytest.raises(TypeError, match="compiled_step: `optimiser` must be an optimiser"):
+            catlog.compiled_step(model, wrong)
+    with pytest.raises(TypeError, match=r"compiled_step: `loss` must be a function.* SGD was"):
+        catlog.compiled_step(optimiser, model)
+    with pytest.raises(TypeError, match="compiled_step: `compile` must be True or False"):
+        catlog.compiled_step(model, optimiser, compile="yes")
+
+
+def test_a_step_makes_no_warning_of_a_scheduler() -> None:
+    """Schedulers watch `optimiser.step`, also if they are made after the step."""
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    step = catlog.compiled_step(lambda x: model(x).square(), optimiser)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+    step(torch.ones(3, 2))
+    scheduler.step()
+    assert optimiser.param_groups[0]["lr"] == 0.05
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:

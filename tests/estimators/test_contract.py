@@ -7,7 +7,7 @@ import torch
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.estimator import ANY
+from catlog.core.estimator import ANY
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
 

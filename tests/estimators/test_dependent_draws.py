@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
 from catlog.estimators import ESTIMATORS
 from catlog.estimators.relaxations import gumbel_softmax
 from catlog.sampling import draw
@@ -29,7 +29,7 @@ BATCH, D, K = 5, 6, 4
 
 def made(name: str, samples: int, draws: str) -> Estimator:
     hard = {"hard": True} if name == "GumbelSoftmax" else {}
-    return ESTIMATORS[name](samples=samples, draws=draws, **hard)
+    return ESTIMATORS[name](samples=samples, sampling=draws, **hard)
 
 
 def drawn(E: Estimator, q: Independent) -> Tensor:

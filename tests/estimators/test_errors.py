@@ -15,7 +15,7 @@ import catlog
 from catlog.estimators import ESTIMATORS, MovingAverageBaseline
 from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Pathwise, Reinforce, SCateR, SlopeCateR
 from catlog.distributions import Categoricals
-from catlog.checks import check_generator, check_number
+from catlog.core.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
 from catlog.testing.settings import continuous, supports
@@ -73,7 +73,14 @@ WRONG_SHAPES = {
     },
 }
 WRONG_KINDS = {
-    r"f must return a tensor of shape \(\d+, 2\), but it returned float\.": lambda x: 1.0,
+    r"f must return a tensor of shape \(\d+, 2\), but it returned float\. If these are the values, "
+    r"wrap them: torch\.as_tensor\(values, dtype=torch\.float32, device='cpu'\)\.": lambda x: 1.0,
+    r"f must return a tensor of shape \(\d+, 2\), but it returned ndarray\. .*wrap them": (
+        lambda x: total(x).detach().numpy()
+    ),
+    r"f must return a dense tensor, but it returned torch\.sparse_coo: end it with `\.to_dense": (
+        lambda x: total(x).to_sparse()
+    ),
     r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`": (
         lambda x: total(x).long()
     ),
@@ -291,6 +298,11 @@ WRONG_VALUES = [
     ("GappedStraightThrough", "gap", -1, r"must be in .* but -1"),
     ("GumbelRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
     ("ReinMaxRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
+    *(
+        (owner, "temperature", 1e-300, r"must be in \[1e-30, inf\), but 1e-300 was given")
+        for owner in ("GumbelSoftmax", "GumbelRao", "ReinMax", "REBAR", "RELAX")
+    ),
+    ("DirectOptimisation", "epsilon", 1e-300, "must be a number other than 0, but 1e-300"),
     ("DirectOptimisation", "epsilon", 0.0, r"must be a number other than 0, but 0\.0 was given"),
     ("DARN", "order", 3, "must be between 1 and 2, but 3 was given"),
     ("ReDGE", "steps", 0, "must be at least 1, but 0 was given"),
@@ -658,7 +670,7 @@ def test_every_setting_works_or_is_refused(cls):
                 assert bool(value.isfinite()), f"{name}={argument!r}"
                 assert bool(logits.grad.isfinite().all()), f"{name}={argument!r}"
     assert refused > len(GARBAGE) / 2
-    with pytest.raises(ValueError, match=r"E: `a` must be finite, but 1000.* was given"):
+    with pytest.raises(ValueError, match=r"E: `a` must be finite, but about 10\^400 was"):
         check_number("E", "a", 10**400)
 
 
@@ -739,3 +751,95 @@ def test_what_is_learned_must_be_where_q_is(E, owner, variable):
     message = rf"{owner} keeps what it learns on cpu, but q is on meta.*{variable}\.to\('meta'\)"
     with pytest.raises(ValueError, match=message):
         E(total, q)
+
+
+@each_estimator
+def test_f_and_q_in_the_wrong_order(E, q):
+    message = r"q: a distribution is needed, but function was given.*Write E\(f, q\): the function"
+    with pytest.raises(TypeError, match=message):
+        E(q, total)
+
+
+@pytest.mark.parametrize("cls", [*ESTIMATORS.values(), catlog.estimators.CountDifferences])
+def test_a_class_is_called_instead_of_an_instance(cls, q):
+    name = cls.__name__
+    instance = rf"{name}: `\w+` must .*function total.*Make an instance first: E = {name}\(\)"
+    with pytest.raises(TypeError, match=instance):
+        cls(total, q)
+    message = (
+        rf"{name}: the arguments are .*but `x` was given\. Make an instance.*E\(f, q, x=\.\.\.\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        cls(x=torch.zeros(1, 2, 3))
+    with pytest.raises(TypeError, match=instance):
+        cls(total, q, x=torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("cls", [*ESTIMATORS.values(), catlog.estimators.CountDifferences])
+def test_settings_that_a_constructor_lacks_are_named(cls):
+    names = ", ".join(signature(cls).parameters)
+    message = rf"{cls.__name__}: the arguments are {names}, but `nonsense` was given\.$"
+    with pytest.raises(TypeError, match=message):
+        cls(nonsense=2)
+    with pytest.raises(TypeError, match=rf"{cls.__name__}: .*but 1 without a name was given"):
+        cls(*[1] * (len(names) + 1))
+    assert signature(cls.__init__).parameters.keys() - {"self"} == signature(cls).parameters.keys()
+
+
+def test_where_a_setting_belongs():
+    where = (
+        r"`draws` is a setting of IndeCateR, .*StraightThrough\. The others need independent draws"
+    )
+    with pytest.raises(
+        TypeError, match=rf"RLOO: the arguments are samples, validate, but .*{where}"
+    ):
+        RLOO(4, sampling="latin")
+    with pytest.raises(TypeError, match=r"GumbelSoftmax: .* tau is called `temperature`"):
+        GumbelSoftmax(tau=0.5)
+    for name in ("GumbelSoftmax", "ReinMax", "GumbelRao"):
+        message = rf"{name}: `samples` must .*For a temperature write {name}\(temperature=0\.5\)"
+        with pytest.raises(TypeError, match=message):
+            ESTIMATORS[name](0.5)
+
+
+@pytest.mark.parametrize("E", [E for E in ALL if supports(E, "bits")], ids=repr)
+def test_errors_of_f_say_what_x_was(E):
+    """As when float64 draws meet a float32 network."""
+    network = nn.Linear(3, 1)
+    q = bits(torch.zeros(2, 3, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="dtype") as error:
+        E(lambda x: network(x).squeeze(-1), q)
+    (note,) = error.value.__notes__
+    pattern = (
+        r"f was called with x of shape \(\d+, 2, 3\) \(\[n, \*batch, \*event\]\) and dtype "
+        r"torch\.float64 on cpu, as q draws it\. If f needs another dtype, convert x in f, or"
+    )
+    assert re.match(pattern, note)
+
+
+def test_notes_on_other_errors_of_f(q):
+    with pytest.raises(KeyError) as error:
+        RLOO(3)(lambda x: {}["a"], q)
+    (note,) = error.value.__notes__
+    assert note.startswith("f was called with x of shape (3, 2, 3)")
+    assert note.endswith("as q draws it.")
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30), 10**5000], ids=["30", "-30", "5000"])
+def test_integers_that_torch_cannot_hold(q, number):
+    for call in (
+        lambda: GumbelSoftmax(temperature=number),
+        lambda: RLOO(number),
+        lambda: IndeCateR(chunk_size=number),
+        lambda: RLOO(2)(total, q, outputs=number),
+        lambda: catlog.gumbel_softmax(torch.zeros(3), number),
+    ):
+        with pytest.raises(ValueError, match=r"must .*about -?10\^\d+"):
+            call()
+
+
+def test_integers_in_a_cross_entropy():
+    head = catlog.functions.BernoulliCrossEntropy(torch.tensor([1, 0]))
+    message = r"BernoulliCrossEntropy: `logits` must be floats, but torch\.int64 was given"
+    with pytest.raises(TypeError, match=message):
+        head(torch.zeros(3, 2, dtype=torch.int64))

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import catlog
 from catlog.estimators.catlog_trick import kernel_critic as memory
-from catlog.evaluation.learning import frozen, write
+from catlog.core.learning import frozen, write
 from catlog.testing import z_limit
 from support.compiling import why_not_inductor
 from support.laws import bits

@@ -74,6 +74,18 @@ def test_exact_expectation_has_the_exact_logarithm(case: Case, repeats: int) -> 
     torch.testing.assert_close(got, list(exact), rtol=0, atol=1e-12)
 
 
+def test_the_floor_is_added_to_a_known_logarithm() -> None:
+    """Also where it is as large as the mean, and where the mean is zero."""
+    logits = torch.tensor([[0.5, -1.0, 0.3], [1.0, 0.0, 2.0]], dtype=torch.float64)
+    theta = logits.clone().requires_grad_()
+    f = OfSum(lambda s: torch.tensor([1.0, 0.0], dtype=torch.float64) * (s == 2), categories=2)
+    q = bits(theta)
+    mean = catlog.Exact()(lambda x: f(x), q)
+    value = log_expectation(catlog.Exact(), f, q, floor=0.3)
+    assert_same(value, (mean + 0.3).log(), theta, rtol=0, atol=1e-12)
+    assert float(value[1].detach()) == pytest.approx(log(0.3))
+
+
 @pytest.mark.parametrize("E", SEEDED, ids=repr)
 def test_one_call_is_the_plain_logarithm(E: catlog.Estimator) -> None:
     case = CASES["bits"]
@@ -264,7 +276,8 @@ def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("E", "options", "message"),
     [
-        (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be at least 1"),
+        (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be between 1 and"),
+        (catlog.RLOO(2), {"repeats": 10**30}, "`repeats` must be between 1 and 1048576, but 1000"),
         (catlog.RLOO(2), {"floor": 0.0}, "log_expectation: `floor` must be positive"),
         (catlog.estimators.VIMCO(2), {}, "log_expectation: `E` must estimate"),
     ],

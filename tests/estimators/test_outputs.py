@@ -1,7 +1,6 @@
 """Functions with many outputs: structured distributions, tables, compiled, divided, in a pool."""
 
 from collections.abc import Callable
-from operator import itemgetter
 
 import pytest
 import torch
@@ -10,13 +9,14 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.estimator import Estimator, Kind, tie
-from catlog.functions import DigitsOfSum, Pool, Sharded
+from catlog.core.estimator import Estimator, tie
+from catlog.core.categories import Kind
+from catlog.functions import DigitsOfSum, Sharded
 from catlog.testing import test_outputs as battery
 from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
 from support.gradients import assert_same
-from support.laws import bits, integers
+from support.laws import integers
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
@@ -130,6 +130,20 @@ def test_value_over_the_variables_that_matter_is_unbiased_and_less_noisy() -> No
     assert bool((variances[0][1:] < variances[1][1:]).all())  # the first digit is certain
 
 
+def test_an_output_that_no_variable_touches_has_the_mean_over_all() -> None:
+    f, logits = digits(3, 2)
+    results = []
+    for is_touched in (False, True):
+        touches = f.touches.clone()
+        touches[:, 0] = is_touched
+        f.__class__ = type("Touching", (DigitsOfSum,), {"touches": touches})
+        theta = logits.clone().requires_grad_()
+        value = catlog.IndeCateR(2)(f, integers(theta), outputs=1, generator=seeded(1))
+        results.append((value, *torch.autograd.grad(value.sum(), theta)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert results[0][0].isfinite().all()
+
+
 def test_touches_is_checked() -> None:
     f, logits = digits(3, 2)
     f.__class__ = type("Wrong", (DigitsOfSum,), {"touches": torch.ones(2, 3)})
@@ -171,19 +185,6 @@ def test_sharded_function_keeps_outputs_and_table() -> None:
         for function in (f, Sharded(f))
     )
     assert_same(sharded, whole, logits)
-
-
-def test_pool_returns_arrays() -> None:
-    q = bits(torch.zeros(3))
-    with Pool(itemgetter(slice(0, 2)), workers=1, outputs=1) as f:
-        assert catlog.RLOO(4)(f, q, outputs=1).shape == (2,)
-        points = torch.tensor([[0.0, 1.0, 0.0]])
-        torch.testing.assert_close(f(points), points[:, :2])
-    with (
-        Pool(itemgetter(0), workers=1, outputs=1) as f,
-        pytest.raises(catlog.functions.RowError, match="array of 1 output dimensions"),
-    ):
-        f(torch.zeros(1, 3))
 
 
 def test_logarithm_per_output_with_a_second_estimator_for_the_value() -> None:

@@ -33,7 +33,7 @@ LAWS = {
 BLACK_BOX = [
     Reinforce(samples=3),
     RLOO(samples=3),
-    *(IndeCateR(samples=3, draws=draws) for draws in DRAWS),
+    *(IndeCateR(samples=3, sampling=draws) for draws in DRAWS),
     IndeCateR(samples=2, per_variable=True),
     IndeCateR(samples=3, variables=1, control="none"),
 ]
@@ -117,7 +117,7 @@ def test_indecater_equals_the_literal_formula(
     logits = random_logits(seed, batch, sizes, dtype)
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     q = Categoricals(logits, sizes)
-    E = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)
+    E = IndeCateR(samples=samples, sampling=draws, per_variable=per_variable)
     value = E(f, q, generator=seeded(seed))
     groups = (d,) if per_variable else ()
     x = draw(factors(q), samples, draws, groups=groups, generator=seeded(seed))
@@ -164,7 +164,7 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
 @given(seeds, batches, st.integers(1, 4), st.integers(2, 4), dtypes, st.sampled_from(DRAWS), counts)
 def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
     """One-hot and integer distributions with the same uniforms give the same estimate."""
-    E = IndeCateR(samples=samples, draws=draws)
+    E = IndeCateR(samples=samples, sampling=draws)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=seeded(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     index = E(f, Categoricals(logits, [k] * d), generator=seeded(seed))

@@ -9,7 +9,8 @@ from torch import nn
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
+from catlog.estimators.parsing import parse_estimator
 from catlog.testing.settings import VARIANTS
 from catlog_experiments.cli.compare import parse_estimators
 
@@ -61,7 +62,7 @@ def test_repr_shows_every_setting(name: str) -> None:
     settings = every_setting(name)
     E = ESTIMATORS[name](**settings)
     text = repr(E)
-    assert all(f"{key}={value}" in text for key, value in settings.items())
+    assert all(f"{key}={value!r}" in text for key, value in settings.items())
     assert len(text.split(", ")) == len(settings) + hasattr(E, "samples")
 
 
@@ -71,18 +72,17 @@ def settings_of(E: Estimator, excluded: set[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_estimator_can_be_made_of_its_repr(name: str) -> None:
-    """By the command line, and by Python once the words of the label are names of strings."""
+    """By the command line, by `compare` and by Python."""
     learned = LEARNED | ({"temperature"} if name == "REBAR" else set())
     numbers = dict.fromkeys(("temperature", "gap", "clip", "step", "epsilon", "ridge"), 1 / 3)
     parameters = signature(ESTIMATORS[name]).parameters
     thirds = {key: third for key, third in numbers.items() if key in parameters.keys() - learned}
     variants = [{}, every_setting(name), thirds, {"validate": False}, *VARIANTS.get(name, [])]
-    words = {word: word for word in CHANGED.values() if isinstance(word, str)}
     for options in variants:
         E = ESTIMATORS[name](**options)
         (parsed,) = parse_estimators(repr(E))
         parsed = ESTIMATORS[name]() if isinstance(parsed, str) else parsed
-        for again in (parsed, eval(repr(E), vars(catlog) | words)):
+        for again in (parsed, parse_estimator(repr(E)), eval(repr(E), vars(catlog))):
             assert settings_of(again, learned) == settings_of(E, learned)
             assert repr(again) == repr(E)
 
@@ -100,7 +100,7 @@ class Weighted(catlog.StraightThrough):
 LABELS = {  # Weighted stands for an estimator of a user
     "SlopeCateR(4)": catlog.SlopeCateR(4),
     "SlopeCateR(4, slope_entries=0)": catlog.SlopeCateR(4, slope_entries=0),
-    "IndeCateR(9, draws=latin, variables=4)": catlog.IndeCateR(9, sampling="latin", variables=4),
+    "IndeCateR(9, sampling='latin', variables=4)": catlog.IndeCateR(9, sampling="latin", variables=4),
     "MAPO(samples=2, maximise=False)": catlog.estimators.MAPO(maximise=False),
     "NVIL(2, network=Linear)": catlog.estimators.NVIL(2, network=nn.Linear(1, 1)),
     "Reinforce(3, baseline=MovingAverageBaseline)": catlog.Reinforce(
@@ -118,3 +118,28 @@ LABELS = {  # Weighted stands for an estimator of a user
 @pytest.mark.parametrize("label", LABELS)
 def test_repr_is_the_label_that_advise_prints(label: str) -> None:
     assert repr(LABELS[label]) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RLO(4)", r"'RLO' is not known\. Did you mean RLOO"),
+        ("x", r"'x' is not known\. Give one of Exact, "),
+        ("", r"'' must be a name, with settings in parentheses or without, as in IndeCateR\(4, "),
+        ("RLOO(4", r"'RLOO\(4' must be a name"),
+        ("RLOO(2 + x)", ".* must be a name"),
+        ("RLOO(*[2])", ".* must be a name"),
+        ("a.RLOO(2)", ".* must be a name"),
+        ("RLOO(2), RLOO(3)", ".* must be a name"),
+    ],
+)
+def test_text_that_is_no_estimator_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"estimators: {message}"):
+        parse_estimator(text)
+
+
+def test_wrong_settings_in_text_are_named() -> None:
+    with pytest.raises(TypeError, match="RLOO: the arguments are samples, validate, but `draws`"):
+        parse_estimator("RLOO(2, draws=latin)")
+    with pytest.raises(ValueError, match="RLOO: `samples` must be at least 2"):
+        parse_estimator("RLOO(1)")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import hessian, jacfwd, jacrev
 
 import catlog
-from catlog.estimator import TWICE
+from catlog.core.estimator import TWICE
 from catlog.testing import CASES, FUNCTIONS, Case, outcomes
 from catlog.testing.settings import select, supports
 

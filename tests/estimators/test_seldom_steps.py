@@ -1,8 +1,9 @@
-"""`compiled_step` tosses the coin of an estimator that corrects in some calls only."""
+"""`compiled_step` tosses the coin of an estimator that corrects in some calls only.
 
-from functools import partial
+Captured steps: tests/gpu/test_captured_steps.py, on a CPU as well.
+"""
+
 from itertools import chain, repeat
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import catlog
-from catlog.compiled import CompiledStep, Recording
+from catlog.compiled import CompiledStep
 from support.laws import bits
 
 X = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
@@ -59,20 +60,6 @@ def test_a_decision_replaces_the_coin(monkeypatch: pytest.MonkeyPatch) -> None:
     often = catlog.SlopeCateR(2)
     assert step_of(often, estimator=often)[1]._decide() is None
     assert step_of(often, estimator=catlog.RLOO(2))[1]._decide() is None
-
-
-def test_the_coin_chooses_the_captured_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    E, replays = catlog.SlopeCateR(2, every=4), []
-    _, step = step_of(E, estimator=E)
-    step.mode = "captured"
-    for corrects in (True, False):
-        graph = SimpleNamespace(replay=partial(replays.append, corrects))
-        step._recordings[corrects] = Recording(graph, torch.tensor(float(corrects)))
-    coins = [False, True, True, False]
-    for coin in coins:
-        monkeypatch.setattr(E, "toss", lambda coin=coin: coin)
-        assert step() == coin
-    assert replays == coins
 
 
 def test_eager_steps_leave_the_coin_to_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:

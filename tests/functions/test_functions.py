@@ -445,6 +445,8 @@ BAD_ARGUMENTS = {
     ),
     "OfSum: `g` must be a function of sums, but it is 3": lambda: OfSum(3, 2),
     "OfSum: `weights` must be a tensor .* list": lambda: OfSum(wave, 2, [1, 2]),
+    "OfSum: `weights` must be finite, .* inf": lambda: OfSum(wave, 2, torch.tensor([1, torch.inf])),
+    "OfSum: `weights` must be finite, .*nan": lambda: OfSum(wave, 2, torch.tensor([torch.nan])),
     r"OfSum: `weights` must have shape \[d\], but \(4, 2\)": lambda: OfSum(
         wave, 2, torch.ones(4, 2)
     ),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
-from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, advise, compare, log_expectation
+from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, advise, compare, log_expectation
 from catlog.estimators import DoubleCV
 from catlog.distributions import MarkovChain
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
@@ -236,6 +236,22 @@ def test_bad_arguments_are_named():
     q = bits(torch.zeros(3))
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
         RLOO(2)(Known(lambda x: x, part).under(q), q)
+
+
+@pytest.mark.parametrize("E", [RLOO(2), IndeCateR(2), Exact(), ReinMax(2)], ids=repr)
+@pytest.mark.parametrize("batch", [(), (1,), (2,), (8,), (2, 2)])
+@pytest.mark.parametrize("other", [(), (1,), (2,), (8,), (2, 2)])
+def test_another_batch_under_the_part_is_refused(E, batch, other):
+    """Also where the shapes broadcast: a batch of 2 against two draws, one mean for all."""
+    part = Additive(torch.zeros(3, 2))
+    for f in (lambda x: part(x).square(), part):
+        known, q = Known(f, part), bits(torch.zeros(*batch, 3))
+        under = known.under(bits(torch.zeros(*other, 3)))
+        if batch == other:
+            assert E(under, q).shape == batch
+            continue
+        with pytest.raises(ValueError, match="Known: `under` must get the distribution that E"):
+            E(under, q)
 
 
 def test_compare_and_advise_subtract_the_part():

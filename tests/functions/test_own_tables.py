@@ -22,7 +22,7 @@ from catlog.functions import (
     OfSum,
     Pairwise,
     Potts,
-    first_layer_linear,
+    kernels,
 )
 from catlog.testing.cases import normals
 from support.laws import KINDS, bits, integers
@@ -57,7 +57,7 @@ def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatc
     law = factors(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
     f.precision = "half"
     if route == "kernel":
-        monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
+        monkeypatch.setattr(kernels, "usable", lambda x, slots: True)
     with torch.no_grad():
         expected = differences(lambda x: f(x), x, f(x), law)
         f.table_checked = True  # the comparison would hide what this is about

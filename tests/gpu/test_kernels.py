@@ -6,11 +6,10 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, first_layer_linear, kernels
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, kernels
 
-# Relative error in norm of the values, and of the gradient of IndeCateR. Half has 10 bits of
-# mantissa, bfloat16 7.
-BOUNDS = {"half": 1e-3, "bfloat16": 1e-2}
+# Relative error in norm of the values, and of the gradient of IndeCateR, with 10 bits of mantissa.
+BOUND = 1e-3
 # points, batch, bits, widths, chosen bits, biases
 SIZES = {
     "DVAE": (200, 100, 200, (256, 384, 784), None, True),
@@ -22,7 +21,6 @@ SIZES = {
 }
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 sizes = pytest.mark.parametrize("size", SIZES)
-precisions = pytest.mark.parametrize("precision", kernels.PRECISIONS)
 
 
 def arguments(
@@ -91,7 +89,7 @@ def test_formula_equals_brute_force(
     variables = torch.rand(3, *batch, d).argsort(-1)[..., :2] if chosen else None
     with torch.no_grad():
         own_way = f.neighbours(x, variables)
-        monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
+        monkeypatch.setattr(kernels, "usable", lambda x, slots: True)
         table = f.neighbours(x, variables)
         torch.testing.assert_close(table, own_way, rtol=0, atol=1e-12)
         for i in range(d if variables is None else 2):
@@ -112,42 +110,48 @@ def test_formula_equals_brute_force(
 @pytest.mark.parametrize("size", ["odd", "chosen"])
 def test_operation_is_registered_well(size: str) -> None:
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(kernels.bernoulli_table, (*arguments(size), "half"), test_utils=checks)
+    torch.library.opcheck(kernels.bernoulli_table, tuple(arguments(size)), test_utils=checks)
 
 
 def test_which_networks_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     head, x = BernoulliCrossEntropy(torch.rand(4, 7)), torch.zeros(2, 4, 5)
     net = decoder(5, 6, 8, 7)
-    monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
+    made: list[Tensor] = []
+
+    table = kernels.bernoulli_table
+
+    def noticed(*tensors: Tensor) -> Tensor:
+        made.append(table(*tensors))
+        return made[-1]
+
+    def uses_it(f: FirstLayerLinear) -> bool:
+        made.clear()
+        assert f.neighbours(x).shape == (2, 4, 5, 2)
+        return bool(made)
+
+    monkeypatch.setattr(kernels, "bernoulli_table", noticed)
     with torch.no_grad():
-        assert FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)
-        assert not FirstLayerLinear(net, head)._fits_kernel(
-            x, None
-        )  # PyTorch's default is full float32
-        assert not FirstLayerLinear(net, head, precision="float32")._fits_kernel(x, None)
-        assert not FirstLayerLinear(net, lambda out: out.sum(-1), precision="half")._fits_kernel(
-            x, None
-        )
-        assert not FirstLayerLinear(net[:3], head, precision="half")._fits_kernel(x, None)
-        monkeypatch.undo()
-        assert not FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)  # on a CPU
-    assert not FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)  # with autograd
+        assert not uses_it(FirstLayerLinear(net, head, precision="half"))  # on a CPU
+        monkeypatch.setattr(kernels, "usable", lambda x, slots: True)
+        assert uses_it(FirstLayerLinear(net, head, precision="half"))
+        assert not uses_it(FirstLayerLinear(net, head))  # PyTorch's default is full float32
+        assert not uses_it(FirstLayerLinear(net, head, precision="float32"))
+        assert not uses_it(FirstLayerLinear(net, lambda out: out.sum(-1), precision="half"))
+        small = decoder(5, 6, 7, 7)[:3]
+        assert not uses_it(FirstLayerLinear(small, head, precision="half"))
+    assert not uses_it(FirstLayerLinear(net, head, precision="half"))  # with autograd
     with pytest.raises(ValueError, match="`precision` must be"):
-        FirstLayerLinear(net, head, precision="double")
-    assert FirstLayerLinear(net, head, precision="half").neighbours(x).shape == (2, 4, 5, 2)
+        FirstLayerLinear(net, head, precision="bfloat16")
 
 
 @on_gpu
 @sizes
-@precisions
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6], ids=str)
-def test_kernel_against_float64(
-    size: str, precision: str, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_against_float64(size: str, scale: float) -> None:
     tensors = arguments(size, scale, "cuda")
-    expected = kernels.bernoulli_table(*double(tensors), precision)
+    expected = kernels.bernoulli_table(*double(tensors))
     for _ in range(2):  # while it tunes, and after
-        assert error(kernels.bernoulli_table(*tensors, precision), expected) < BOUNDS[precision]
+        assert error(kernels.bernoulli_table(*tensors), expected) < BOUND
 
 
 @on_gpu
@@ -157,47 +161,43 @@ def test_both_ways_of_the_last_layer(
     size: str, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products by the library and fused, without tuning; repeated calls give the same numbers."""
-    from catlog.functions import triton_kernels as tk
+    from catlog.functions.kernels import triton_kernels as tk
 
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[index : index + 1])
     tensors = arguments(size, device="cuda")
-    table = kernels.bernoulli_table(*tensors, "half")
-    expected = kernels.bernoulli_table(*double(tensors), "half")
-    assert error(table, expected) < BOUNDS["half"]
+    table = kernels.bernoulli_table(*tensors)
+    expected = kernels.bernoulli_table(*double(tensors))
+    assert error(table, expected) < BOUND
     assert error(table[:, :-1] - table[:, -1:], expected[:, :-1] - expected[:, -1:]) < 2e-3
-    assert torch.equal(kernels.bernoulli_table(*tensors, "half"), table)
+    assert torch.equal(kernels.bernoulli_table(*tensors), table)
 
 
 @on_gpu
 @pytest.mark.parametrize("size", ["odd", "chosen"])
 def test_few_points_at_once(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from catlog.functions import triton_kernels as tk
+    from catlog.functions.kernels import triton_kernels as tk
 
     tensors = arguments(size, device="cuda")
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[1:])
-    table = kernels.bernoulli_table(*tensors, "half")
+    table = kernels.bernoulli_table(*tensors)
     monkeypatch.setattr(tk, "AT_ONCE", 2**14)
-    torch.testing.assert_close(
-        kernels.bernoulli_table(*tensors, "half"), table, rtol=1e-5, atol=1e-4
-    )
+    torch.testing.assert_close(kernels.bernoulli_table(*tensors), table, rtol=1e-5, atol=1e-4)
 
 
 @on_gpu
-@precisions
 @pytest.mark.parametrize("layer", [2, 4, 6])
-def test_nan_is_not_hidden(layer: int, precision: str) -> None:
+def test_nan_is_not_hidden(layer: int) -> None:
     tensors = arguments("odd", device="cuda")
     weight = tensors[layer]
     assert weight is not None
     weight[3, 5] = float("nan")
-    assert bool(kernels.bernoulli_table(*tensors, precision).isnan().any())
+    assert bool(kernels.bernoulli_table(*tensors).isnan().any())
 
 
 @on_gpu
-@precisions
-def test_gradient_against_float64(precision: str) -> None:
+def test_gradient_against_float64() -> None:
     """The gradient of IndeCateR for the paper's decoder, f(x) itself in float32."""
     logits = torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(1)) < 0.2).float()
@@ -207,24 +207,21 @@ def test_gradient_against_float64(precision: str) -> None:
     gradients = []
     for dtype, device in ((torch.float64, "cpu"), (torch.float32, "cuda")):
         net = decoder(200, 256, 384, 784).to(device, dtype)
-        f = FirstLayerLinear(
-            net, BernoulliCrossEntropy(images.to(device, dtype)), precision=precision
-        )
+        f = FirstLayerLinear(net, BernoulliCrossEntropy(images.to(device, dtype)), precision="half")
         theta = logits.to(device, dtype, copy=True).requires_grad_()
         catlog.IndeCateR(2)(
             f, Independent(Bernoulli(logits=theta), 1), x=x.to(device, dtype)
         ).sum().backward()
         gradients.append(theta.grad)
-    assert error(gradients[1], gradients[0]) < BOUNDS[precision]
+    assert error(gradients[1], gradients[0]) < BOUND
 
 
 @on_gpu
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
-@precisions
-def test_compiled_and_captured(precision: str) -> None:
+def test_compiled_and_captured() -> None:
     net = decoder(80, 32, 48, 8).cuda()
     f = FirstLayerLinear(
-        net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision=precision
+        net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision="half"
     )
     x = torch.randint(2, (2, 5, 80), device="cuda").float()
     with torch.no_grad():

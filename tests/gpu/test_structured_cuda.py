@@ -353,7 +353,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
         texts = q.sample((4,))
         assert texts.device.type == place
         assert bool((q.log_prob(texts) > -torch.inf).all())
-        q.check(lambda x: (x == 2).double().sum(-1))
+        catlog.check(lambda x: (x == 2).double().sum(-1), q)
         value = catlog.RLOO(2)(
             lambda x: (x == 2).double().sum(-1), q, x=torch.cat([x, x.flip(1)]).to(place)
         )

@@ -4,7 +4,9 @@ The model has 3 tokens of 4 symbols and one table of logits per prefix, so its 6
 their scores are known. A group's outcomes are all tuples of texts.
 """
 
+from fractions import Fraction
 from itertools import product
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -248,6 +250,73 @@ def test_large_rewards_keep_their_differences(estimator: str) -> None:
     assert_close(catlog.language_models.advantages(rewards + 1e8, estimator=estimator), weights)
 
 
+def exact(rewards: Tensor, estimator: str) -> list[float]:
+    """Return the advantages of one group by rational numbers; GRPO's with epsilon=0."""
+    values = [Fraction(reward) for reward in rewards.double().tolist()]
+    n, total = len(values), sum(values)
+    if estimator in ("rloo", "criticater"):
+        return [value - (total - value) / (n - 1) for value in values]
+    centred = [value - total / n for value in values]
+    if estimator == "dr_grpo":
+        return centred
+    variance = sum(value**2 for value in centred) / (n - 1)
+    scale = max(map(abs, values))
+    deviation = scale * Fraction(sqrt(variance / scale**2))
+    return [value / deviation for value in centred]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo", "criticater"])
+def test_huge_rewards_are_right_or_refused(estimator: str, dtype: torch.dtype) -> None:
+    """Right if the advantages can be written in the dtype, also where sums of rewards cannot."""
+    largest = torch.finfo(dtype).max
+    shares = [
+        [0.9, -0.05, 0.9, 0.9],
+        [1, -1, -1, -1],
+        [1, -1, 0, 0],
+        [0.6, -0.6, 0, 0],
+        [0.9] * 3,
+        [-1, -0.7],
+    ]
+    extra = {"epsilon": 0} if estimator == "grpo" else {}
+    outcomes = set()
+    for row, scale in product(shares, (1.0, 0.45, 1e-4)):
+        rewards = torch.tensor(row, dtype=torch.float64).mul(scale * largest).to(dtype)
+        if len(set(row)) == 1 and estimator == "grpo":
+            continue  # no deviation
+        expected = exact(rewards, estimator)
+        options = dict(extra)
+        if estimator == "criticater":  # of texts without a common token it is RLOO
+            tokens = torch.arange(2 * len(row)).view(-1, 2)
+            options |= {"tokens": tokens, "mask": torch.ones_like(tokens)}
+        is_refused = max(map(abs, expected)) > largest
+        outcomes.add(is_refused)
+        if is_refused:
+            match = rf"`rewards` must have differences that {dtype} can hold.*wider dtype"
+            with pytest.raises(ValueError, match=match):
+                catlog.language_models.advantages(rewards, estimator=estimator, **options)
+            continue
+        weights = catlog.language_models.advantages(rewards, estimator=estimator, **options)
+        columns = weights.unbind(-1) if weights.dim() == 2 else [weights]
+        for column in columns:
+            unit = float(max(map(abs, rewards.tolist()))) if estimator != "grpo" else 1.0
+            wanted = torch.tensor([float(value / Fraction(unit)) for value in expected])
+            got = (column.double() / unit).float()
+            torch.testing.assert_close(got, wanted, rtol=0, atol=max(1e-6, torch.finfo(dtype).eps))
+    assert outcomes == ({False} if estimator == "grpo" else {True, False})
+
+
+def test_huge_values_of_prefixes_are_right_or_refused() -> None:
+    mask = torch.ones(3, 2)
+    values = torch.tensor([[torch.nan, -1e38], [torch.nan, 2e38], [torch.nan, 3e38]])
+    options = {"mask": mask, "estimator": "vineppo"}
+    weights = catlog.language_models.advantages(torch.tensor([2e38, 2e38, 2e38]), values=values, **options)
+    wanted = torch.tensor([[-3.0, 3.0], [0.0, 0.0], [1.0, -1.0]])
+    torch.testing.assert_close(weights / 1e38, wanted, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"`rewards` must have differences that torch\.float32"):
+        catlog.language_models.advantages(torch.tensor([3e38, 3e38, 3e38]), values=values, **options)
+
+
 def test_completions_without_tokens() -> None:
     nothing = torch.zeros(4, 0)
     for extra in (
@@ -308,6 +377,8 @@ SUFFIXES = {"estimator": "vineppo", "mask": MASK}
         (TypeError, r"`groups` must be None.*Pass int\(groups\)", {"groups": torch.tensor(2)}),
         (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),
+        (TypeError, r"`rewards` must be dense.*to_dense\(\)", {"rewards": ROWS.to_sparse()}),
+        (TypeError, r"`mask` must be dense.*to_dense\(\)", {"mask": MASK.to_sparse()}),
     ],
 )
 def test_errors_name_the_way_out(

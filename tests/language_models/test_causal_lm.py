@@ -32,13 +32,13 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(name: str) -> Any:
+def made(name: str, **settings: float) -> Any:
     """Return a random model of transformers in float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own imports
         transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    shared = {"vocab_size": TOKENS, "bos_token_id": 0, "eos_token_id": END}
+    shared = {"vocab_size": TOKENS, "bos_token_id": 0, "eos_token_id": END} | settings
     kind = getattr(transformers, name)
     config = kind.config_class(**shared, **CONFIGURATIONS[name], initializer_range=1.0)
     return kind(config).double().eval()
@@ -104,7 +104,7 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
 
 def test_the_contract_is_kept(model: Any) -> None:
     q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    q.check(lambda x: (x == 1).double().sum(-1))
+    catlog.check(lambda x: (x == 1).double().sum(-1), q)
 
 
 def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
@@ -154,6 +154,14 @@ def test_dropout_is_refused() -> None:
     q = catlog.language_models.CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
     with pytest.raises(ValueError, match=r"dropout|deterministic"):
         q.check()
+    for use_cache in (True, False):
+        q = catlog.language_models.CausalLM(q.network.model, PROMPTS, MASK, LENGTH, END, use_cache=use_cache)
+        with pytest.raises(ValueError, match=r"CausalLM: `model` must be deterministic.*eval\(\)"):
+            q.sample((3,))
+    q.network.model.eval()
+    q.sample((3,))
+    no_dropout = made("GPT2LMHeadModel", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0).train()
+    catlog.language_models.CausalLM(no_dropout, PROMPTS, MASK, LENGTH, END).sample((3,))
 
 
 class Bigrams(nn.Module):

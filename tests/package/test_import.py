@@ -93,7 +93,7 @@ def test_import_without_numpy_adds_no_warning_to_those_of_torch() -> None:
 def test_without_pyro_an_error_says_what_to_install(program: str) -> None:
     done = run_without("pyro", program)
     assert "catlog.pyro needs Pyro" in done.stderr.splitlines()[-1]
-    assert "pip install 'catlog[pyro]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'pyro-ppl>=1.9'" in done.stderr.splitlines()[-1]
 
 
 def test_importing_the_battery_s_modules_does_not_import_pytest() -> None:

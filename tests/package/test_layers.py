@@ -9,17 +9,14 @@ import pytest
 import catlog
 
 # Top to bottom. A module or package may import those of earlier lines, and itself.
-# `functions` is below `parallel`: the functions need checks only, but the package re-exports Pool,
-# RowError and Sharded, because users look for them beside the functions.
 # `diagnostics` is above `problems`: a problem averages gradients by its `Moments`.
 LAYERS = [
     ["tracing"],
-    ["checks"],
+    ["checks", "cuda_graphs"],
     ["estimator"],
     ["distributions"],
     ["sampling"],
     ["evaluation"],
-    ["parallel"],
     ["functions"],
     ["estimators"],
     ["language_models"],

@@ -43,3 +43,29 @@ def test_the_workflow_tests_the_supported_pythons() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in " ".join(targets).split():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+ELSEWHERE = {"jupyter", "trl", "verl", "playwright"}  # of pages, in no extra of ours
+SAYS = re.compile(r"pip install +(?:-c \S+ +)?(?:'([^']+)'|([\w-]+|\.(?=\s)))")
+TEXTS = [
+    *(path for name in ("parallel", "pyro", "language_models", "diagnostics") for path in
+      (ROOT / "src" / "catlog" / name).rglob("*.py")),
+    *(ROOT / "examples").rglob("*.py"),
+    *(ROOT / "docs").glob("*.md"),
+    ROOT / "README.md",
+]  # fmt: skip
+
+
+def test_what_is_to_be_installed_can_be() -> None:
+    """No index has catlog, so messages name a clone's extra or the package itself, as declared."""
+    extras = PROJECT["optional-dependencies"]
+    declared = {requirement for extra in extras.values() for requirement in extra}
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in declared}
+    said = {
+        next(filter(None, match.groups()))
+        for path in TEXTS
+        for match in SAYS.finditer(path.read_text(encoding="utf-8"))
+    }
+    clones = {f".[{extra}]" for extra in extras}
+    assert {"pyro-ppl>=1.9", "ray>=2.40", ".[pyro]", "lightning"} <= said
+    assert said <= declared | names | clones | ELSEWHERE | {"."}

@@ -199,13 +199,16 @@ def inside_ddp() -> dict[str, Any]:
 
 
 def steps(group: Any) -> Tensor:
-    """The parameters after three steps, each rank with its part of the images."""
+    """The parameters after three steps, each rank of the group with its part of the images.
+
+    The optimiser gets the parameters of the decoder after the step is made.
+    """
     model, images, x = autoencoder()
-    world, rank = (2, dist.get_rank()) if group else (1, 0)
+    world, rank = (dist.get_world_size(group), dist.get_rank(group)) if group else (1, 0)
     part = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    step = catlog.compiled_step(
-        lambda a, b: model(a, b), torch.optim.Adam(model.parameters(), 0.1), group=group
-    )
+    optimiser = torch.optim.SGD(model.encoder.parameters(), 0.1)
+    step = catlog.compiled_step(lambda a, b: model(a, b), optimiser, group=group)
+    optimiser.add_param_group({"params": [*model.decoder.parameters()]})
     for _ in range(3):
         step(images[part], x[:, part])
     return flat(model.parameters())
@@ -269,6 +272,8 @@ def work(rank: int, folder: str) -> None:
         for part in PARTS:
             results |= part()
         results["steps"] = steps(dist.group.WORLD)
+        groups = [dist.new_group([member]) for member in range(2)]  # made by both
+        results["steps alone"] = steps(groups[rank])
         results |= runs(Path(folder))
     except Exception:
         results["error"] = traceback.format_exc()
@@ -342,6 +347,11 @@ def test_ddp_gives_the_gradient_of_one_process(name: str, ranks: list[dict[str, 
 def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["steps"], ranks[1]["steps"])
     assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
+
+
+def test_a_group_of_one_rank_trains_as_one_process(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert_close(rank["steps alone"], steps(None), rtol=0, atol=1e-13)
 
 
 def untimed(folder: Folder) -> list[dict[str, Any]]:

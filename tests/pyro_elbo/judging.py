@@ -8,6 +8,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
@@ -51,10 +52,12 @@ def brute_force(
     total = torch.zeros(())
     for choice in product(*[range(len(rows)) for rows in values.values()]):
         given = trace.copy()
+        for name in [name for name, node in given.nodes.items() if type(node.get("fn")) is Delta]:
+            given.remove_node(name)
         for (name, rows), i in zip(values.items(), choice, strict=True):
             given.nodes[name] = {**sites[name], "value": rows[i]}
         drawn = poutine.trace(poutine.replay(guide, trace=given)).get_trace(*args)
-        joint = poutine.trace(poutine.replay(model, trace=given)).get_trace(*args)
+        joint = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args)
         drawn.compute_log_prob()
         log_q = sum(drawn.nodes[name]["unscaled_log_prob"].sum() for name in sites)
         total = total + log_q.exp() * (joint.log_prob_sum() - drawn.log_prob_sum())

@@ -1,6 +1,8 @@
 """Value and gradients of catlog.pyro.ELBO are those of enumeration, in expectation."""
 
+from functools import partial
 from itertools import combinations
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -10,6 +12,7 @@ from judging import EveryOutcome, assert_equal, assert_mean, assert_same, brute_
 from programs import INDEPENDENT, Program, autoencoder, chain, mixture
 from pyro.infer import SVI, TraceEnum_ELBO
 from torch import Tensor
+from torch.distributions import AffineTransform
 
 import catlog
 import catlog.pyro
@@ -176,6 +179,90 @@ def test_rows_share_the_noise_of_continuous_sites() -> None:
     assert_equal(results[1], results[0])
 
 
+def normal_after_discrete(form: str) -> tuple[Program, Program]:
+    """Two bits, and a pair of Normal variables given each bit, whose guide is written in a form."""
+    seen = torch.tensor([True, False])
+
+    def model() -> None:
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            z = pyro.sample("z", dist.Normal(2 * x[..., None], torch.ones(2)).to_event(1))
+            pyro.sample("y", dist.Normal(z[..., 0] * z[..., 1], 1.0), obs=normals(2, seed=34))
+
+    def guide() -> None:
+        logits = pyro.param("logits", normals(2, seed=35))
+        mean = pyro.param("mean", normals(2, 2, seed=36))
+        log_scale = pyro.param("log_scale", normals(2, 2, seed=37))
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(logits=logits))
+            loc, scale = mean[x.long()], log_scale[x.long()].exp()
+            plain, mask = dist.Normal(loc, scale).to_event(1), seen | (x == 1)
+            if form == "masked by a handler":
+                with pyro.poutine.mask(mask=mask):
+                    pyro.sample("z", plain)
+                return
+            standard = dist.Normal(torch.zeros(2), 1.0)
+            forms = {
+                "plain": plain,
+                "masked": plain.mask(mask),
+                "affine": dist.TransformedDistribution(standard, AffineTransform(loc, scale, 1)),
+                "several variables": dist.MultivariateNormal(loc, scale_tril=scale.diag_embed()),
+            }
+            pyro.sample("z", forms[form])
+
+    return model, guide
+
+
+@pytest.mark.parametrize(
+    ("form", "same"),
+    [("masked", "masked by a handler"), ("affine", "plain"), ("several variables", "plain")],
+)
+def test_normal_sites_given_discrete_ones_in_other_forms(form: str, same: str) -> None:
+    """The forms get the same noise, so value and gradients are equal."""
+    results = []
+    for written in (form, same):
+        pyro.set_rng_seed(3)
+        elbo = catlog.pyro.ELBO(catlog.Exact())
+        results.append(gradients(elbo, *normal_after_discrete(written)))
+    assert_same(*results)
+
+
+def test_correlated_normal_sites_given_discrete_ones() -> None:
+    """The mean of z zᵀ over 20000 copies is the covariance given x = 1, by a z-test."""
+    factor = torch.tensor([[0.5, 0.0], [-0.7, 0.4]])
+
+    def model() -> None:
+        with pyro.plate("copies", 20000):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            weight = pyro.param("weight", torch.zeros(20000, 2, 2))
+            pyro.factor("f", (weight * z[..., None] * z[..., None, :]).sum((-1, -2)) * x)
+
+    def guide() -> None:
+        with pyro.plate("copies", 20000):
+            x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.5)))
+            tril = factor * (1 + x[..., None, None])
+            pyro.sample("z", dist.MultivariateNormal(torch.zeros(2), scale_tril=tril))
+
+    _, found = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
+    assert_mean(found, {"weight": 0.5 * 4 * factor @ factor.T})
+
+
+def test_delta_sites_given_discrete_ones() -> None:
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        z = pyro.sample("z", dist.Normal(2 * x, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(0.8))
+
+    def guide() -> None:
+        x = pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+        location = pyro.param("location", torch.tensor([-0.5, 1.5]))
+        pyro.sample("z", dist.Delta(location[x.long()]))
+
+    elbo = catlog.pyro.ELBO(catlog.Exact())
+    assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+
+
 @pytest.mark.parametrize("num_particles", [1, 3])
 def test_loss_is_the_value(num_particles: int) -> None:
     model, guide = mixture()
@@ -277,7 +364,8 @@ def test_a_site_that_changes_what_it_depends_on_is_looked_at_again() -> None:
         assert_equal(found, brute_force(model, guide, form)[1])
 
 
-def test_dependences_are_found_once() -> None:
+@pytest.mark.parametrize("particles", [1, 2])
+def test_dependences_are_found_once(particles: int) -> None:
     """Also where every run of the guide makes its own estimator, until that is another one."""
     runs = 0
 
@@ -289,7 +377,7 @@ def test_dependences_are_found_once() -> None:
         runs += 1
         pyro.sample("x", dist.Bernoulli(0.6), infer={"estimator": catlog.RLOO(samples)})
 
-    elbo = catlog.pyro.ELBO()
+    elbo = catlog.pyro.ELBO(num_particles=particles, vectorize_particles=True)
     counts = []
     for samples in (2, 2, 3, 3):
         runs = 0
@@ -308,3 +396,133 @@ def test_guides_without_discrete_sites() -> None:
 
     _, found = gradients(catlog.pyro.ELBO(), model, guide)
     assert_equal(found, {"location": torch.tensor(-0.7)})
+
+
+@pytest.mark.parametrize("is_in_model", [False, True])
+def test_plates_without_a_size(is_in_model: bool) -> None:
+    def model() -> None:
+        with pyro.plate("data", None if is_in_model else 3):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=normals(3, seed=41))
+
+    def guide() -> None:
+        with pyro.plate("data"):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(3, seed=42))))
+
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        elbo = catlog.pyro.ELBO(estimator)
+        assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+
+
+def newton_step(x: Tensor) -> Tensor:
+    """One Newton step from 0 towards the minimum of exp(t) - (1 + x) t, by differentiation."""
+    t = torch.zeros_like(x).requires_grad_()
+    (slope,) = torch.autograd.grad((t.exp() - (1 + x) * t).sum(), t, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), t, create_graph=True)
+    return t - slope / curvature
+
+
+def test_programs_that_differentiate() -> None:
+    """The guide's conditionals are also drawn, where an estimator turns gradients off."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(newton_step(x * w), 1.0), obs=torch.tensor(0.7))
+
+    def guide() -> None:
+        p = pyro.param("p", torch.tensor(0.3))
+        x = pyro.sample("x", dist.Bernoulli(p * newton_step(torch.tensor(0.5))))
+        pyro.sample("w", dist.Bernoulli(logits=p * newton_step(x)))
+
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.RLOO(2))):
+        elbo = catlog.pyro.ELBO(estimator)
+        assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+        assert elbo.loss(model, guide) == pytest.approx(-float(brute_force(model, guide)[0]))
+    catlog.pyro.ELBO(catlog.SCateR(1)).loss_and_grads(model, guide)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_particles_in_a_plate(name: str) -> None:
+    """Each particle is an estimate of its own, and the loss is their mean."""
+    model, guide = INDEPENDENT[name]()
+    elbo = catlog.pyro.ELBO(catlog.Exact(), num_particles=3, vectorize_particles=True)
+    assert_same(gradients(elbo, model, guide), brute_force(model, guide))
+
+
+def test_a_retained_graph_is_differentiated_twice() -> None:
+    class Keeping(catlog.pyro.ELBO):
+        def differentiable_loss(self, *args: Any) -> Tensor:
+            self.kept = super().differentiable_loss(*args)
+            return self.kept
+
+    elbo = Keeping(catlog.Exact(), retain_graph=True)
+    elbo.loss_and_grads(*mixture())
+    elbo.kept.backward()
+
+
+class Coin(dist.TorchDistribution):
+    """A bit with a parameter of its own kind, which estimators do not know."""
+
+    arg_constraints: dict[str, Any] = {}
+
+    def __init__(self, angle: Tensor) -> None:
+        self.bernoulli = dist.Bernoulli(angle.sin().square())
+        super().__init__(angle.shape, validate_args=False)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        return self.bernoulli.sample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.bernoulli.log_prob(value)
+
+
+def bits_of_a_law(form: str) -> tuple[Program, Program]:
+    """Two bits, whose guide is written in a form."""
+    seen = torch.tensor([True, False])
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(torch.full((2,), 0.3)).mask(seen).to_event(1))
+        pyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=torch.tensor(1.2))
+
+    def guide() -> None:
+        angle = pyro.param("angle", normals(2, seed=43))
+        laws = {
+            "Bernoulli": dist.Bernoulli(angle.sin().square()).to_event(1),
+            "masked": dist.Bernoulli(angle.sin().square()).mask(True).to_event(1),
+            "masked event": dist.Bernoulli(angle.sin().square()).to_event(1).mask(True),
+            "registered": Coin(angle).to_event(1),
+        }
+        pyro.sample("x", laws[form])
+
+    return model, guide
+
+
+@pytest.mark.parametrize("form", ["masked", "masked event", "registered"])
+def test_bits_in_other_forms(form: str) -> None:
+    catlog.distributions.register_distribution(Coin, lambda q: q.bernoulli)
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        elbo = catlog.pyro.ELBO(estimator)
+        wanted = brute_force(*bits_of_a_law("Bernoulli"))
+        assert_same(gradients(elbo, *bits_of_a_law(form)), wanted)
+
+
+def test_masked_bits_are_those_of_the_handler() -> None:
+    """An element that is masked is drawn, but its log-probability does not count."""
+    mask = torch.tensor([True, False])
+
+    def model() -> None:
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor([0.2, 0.9]))
+
+    def guide(by_handler: bool) -> None:
+        law = dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=44)))
+        with pyro.plate("data", 2), pyro.poutine.mask(mask=mask if by_handler else True):
+            pyro.sample("x", law if by_handler else law.mask(mask))
+
+    results = [
+        gradients(catlog.pyro.ELBO(catlog.Exact()), model, partial(guide, by_handler))
+        for by_handler in (False, True)
+    ]
+    assert_same(*results)

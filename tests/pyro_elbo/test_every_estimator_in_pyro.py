@@ -9,7 +9,7 @@ from programs import Program
 
 import catlog
 import catlog.pyro
-from catlog.estimator import Kind
+from catlog.core.categories import Kind
 from catlog.testing.cases import normals
 
 BETWEEN = ("MuProp", "REBAR")  # they evaluate f between the categories

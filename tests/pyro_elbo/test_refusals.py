@@ -1,6 +1,8 @@
 """What catlog.pyro.ELBO refuses, with the name of the site and a way out."""
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyro
@@ -284,3 +286,143 @@ def test_sites_that_depend_on_all_values_at_once() -> None:
             pyro.factor("f", x)
 
     refused(model, bit, "the model's site 'f' comes and goes", "torch.where")
+
+
+def refused_by_pyro(model: Callable[[], None], guide: Callable[[], None], message: str) -> None:
+    """Check that the error is that of Pyro's own losses."""
+    for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), pyro.infer.Trace_ELBO()):
+        with pytest.raises(ValueError, match=message):
+            elbo.differentiable_loss(model, guide)
+
+
+def test_shapes_that_disagree() -> None:
+    """Four bits in the model, two in the guide."""
+
+    def model() -> None:
+        pyro.sample("x", dist.Bernoulli(0.5 * torch.ones(1, 2)).to_event(2))
+
+    def guide() -> None:
+        pyro.sample("x", dist.Bernoulli(pyro.param("p", 0.3 * torch.ones(2, 1))).to_event(2))
+
+    refused_by_pyro(model, guide, "shapes disagree at site 'x'")
+
+
+def test_event_dimensions_that_disagree() -> None:
+    def model() -> None:
+        with pyro.plate("data", 2):
+            pyro.sample("x", dist.Bernoulli(P))
+
+    def guide() -> None:
+        pyro.sample("x", dist.Bernoulli(P).to_event(1))
+
+    refused_by_pyro(model, guide, "event_dims disagree at site 'x'")
+
+
+def test_warnings_are_those_of_pyro() -> None:
+    """A site, and a plate, that the guide has and the model lacks."""
+
+    def guide_with_site() -> None:
+        bit()
+        pyro.sample("extra", dist.Normal(0.0, 1.0))
+
+    def guide_with_plate() -> None:
+        for _ in pyro.plate("data", 1):
+            bit()
+
+    for guide, message in (
+        (guide_with_site, "Found non-auxiliary vars in guide but not model"),
+        (guide_with_plate, "Found plate statements in guide but not model"),
+    ):
+        for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), pyro.infer.Trace_ELBO()):
+            with pytest.warns(UserWarning, match=message):
+                elbo.differentiable_loss(bit, guide)
+        with pyro.validation_enabled(False):
+            catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
+
+
+def test_auxiliary_sites_of_the_guide() -> None:
+    def guide() -> None:
+        bit()
+        pyro.sample("extra", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+
+    catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
+
+
+def test_baselines_are_ignored_with_a_warning() -> None:
+    def guide() -> None:
+        bit(baseline={"use_decaying_avg_baseline": True})
+
+    with pytest.warns(UserWarning, match=r"infer\['baseline'\] of site 'x' is ignored"):
+        catlog.pyro.ELBO().differentiable_loss(bit, guide)
+
+
+@pytest.mark.parametrize("has_rsample", [False, None])
+def test_factors_in_the_guide_that_are_not_reparameterised(has_rsample: bool | None) -> None:
+    def guide() -> None:
+        x = bit()
+        pyro.factor("f", 0.3 * x, has_rsample=has_rsample)
+
+    with pyro.validation_enabled(has_rsample is False):
+        refused(bit, guide, "pyro.factor('f', ...)", "has_rsample=True", str(has_rsample))
+
+
+def test_plates_without_a_size_that_have_two() -> None:
+    def program() -> None:
+        with pyro.plate("data"):
+            pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
+            pyro.sample("w", dist.Bernoulli(0.3))
+
+    refused(program, program, "plate 'data'", "3", "'w'", "pyro.plate('data', 3)", error=ValueError)
+
+
+@pytest.mark.parametrize("which", ["guide", "model"])
+def test_the_line_that_cannot_have_rows(which: str) -> None:
+    """The innermost line of the user's program, here in a function that the program calls."""
+
+    def joined(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, torch.zeros(1)], 0)  # the line
+
+    def program(fails: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(torch.full((2,), 0.3)).to_event(1))
+        pyro.sample("w", dist.Bernoulli(logits=joined(x)[2] if fails else torch.tensor(0.3)))
+
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if text.endswith("  # the line"))
+    model, guide = (partial(program, which == name) for name in ("model", "guide"))
+    words = f"{which} cannot be vectorised", f"after its site 'x' ({__file__}, line {line})"
+    refused(model, guide, *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("strict_enumeration_warning", "enumerated where they are marked"),
+        ("ignore_jit_warnings", "nothing is traced"),
+        ("jit_options", "nothing is traced"),
+        ("max_iarange_nesting", "`max_plate_nesting`"),
+        ("tail_adaptive_beta", "TraceTailAdaptive_ELBO"),
+        ("particles", "no argument `particles`"),
+    ],
+)
+def test_arguments_of_other_losses(name: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"catlog.pyro.ELBO: .*{words}"):
+        catlog.pyro.ELBO(**{name: 1})
+
+
+def test_registered_conversions_with_other_values() -> None:
+    class Sign(dist.TorchDistribution):
+        """Values -1 and 1."""
+
+        arg_constraints: dict[str, Any] = {}
+
+        def sample(self, sample_shape: Any = torch.Size()) -> torch.Tensor:
+            return torch.tensor(1.0).expand(sample_shape)
+
+        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+            return torch.where(value == 1, 0.3, 0.7).log()
+
+    def program() -> None:
+        pyro.sample("x", Sign(validate_args=False))
+
+    catlog.distributions.register_distribution(Sign, lambda q: dist.Bernoulli(torch.tensor(0.7)))
+    refused(program, program, "'x'", "Sign", "register_distribution", error=ValueError)

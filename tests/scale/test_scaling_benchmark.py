@@ -11,7 +11,7 @@ def test_the_quick_benchmark_counts_messages(tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
     run("benchmarks.scaling", "--quick", "--output", output)
     rows = records.read(output)
-    assert {row["section"] for row in rows} == {"pool", "overhead", "estimate", "training", "sweep"}
+    assert {row["section"] for row in rows} == {"mapped", "estimate", "training", "sweep"}
     assert any(row["processes"] == "2, Ray" for row in rows)
     training = next(row for row in rows if row["section"] == "training" and row["messages"])
     widths = (784, 384, 256, 8, 256, 384, 784)

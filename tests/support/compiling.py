@@ -7,7 +7,9 @@ from shutil import which
 from sysconfig import get_path
 
 import torch
-from torch import Tensor, nn
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import catlog
 from catlog.testing.settings import supports
@@ -40,6 +42,35 @@ def why_not_inductor() -> str:
             f"Inductor's linker takes no path with a space, and torch is in {torch.__path__[0]!r}"
         )
     return ""
+
+
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "addr"}
+
+
+def check_graph(graph: fx.GraphModule, inputs: object) -> Callable[..., object]:
+    """Raise where a graph has what a GPU lacks, or what its compiler turns into that.
+
+    A GPU has no products of integer matrices. Inductor before PyTorch 2.13 replaces a number that
+    is scattered into zeros by ``where(..., number, 0)``, and loses the dtype of the zeros.
+    """
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor):
+            continue
+        if str(node.target).removeprefix("aten.").split(".")[0] in PRODUCTS:
+            assert value.is_floating_point(), f"a product of integers: {node.format_node()}"
+        if node.target is torch.ops.aten.scatter.value and value.is_floating_point():
+            zeros, dim, index, _ = node.args
+            is_constant = zeros.op == "call_function" and not zeros.all_input_nodes
+            message = f"a number in constants: {node.format_node()}"
+            assert not (is_constant and index.meta["val"].shape[dim] == 1), message
+    return make_boxed_func(graph.forward)
+
+
+# As "aot_eager", and every graph is checked.
+checked_graphs = aot_autograd(
+    fw_compiler=check_graph, partition_fn=min_cut_rematerialization_partition
+)
 
 
 def f(x: Tensor, scale: Tensor) -> Tensor:
@@ -115,7 +146,7 @@ def assert_compiles(
 ) -> None:
     """Check that a compiled loss of theta has the value and the gradients of eager mode."""
     torch._dynamo.reset()
-    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend=checked_graphs)
     results = []
     for call in (compiled, loss):
         torch.manual_seed(0)

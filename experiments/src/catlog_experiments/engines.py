@@ -4,6 +4,7 @@ An engine takes jobs and yields the outcome of each one that has ended. It calls
 regularly.
 """
 
+import importlib
 import os
 import time
 from collections import Counter, deque
@@ -14,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from catlog.parallel.workers import join_ray
 
 from .run import execute
 from .run_folder import Notify
@@ -204,3 +203,23 @@ def run_on_ray(
             ray.wait(list(running), num_returns=len(running), timeout=STOP_WITHIN)
         if joined:
             ray.shutdown()
+
+
+def join_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
+    """Connect to a Ray cluster; return the module ray, and whether it was connected just now.
+
+    The cluster is that at ``address`` (or RAY_ADDRESS), else one that is started on this machine
+    with the settings ``local``.
+    """
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise ImportError("Ray is not installed: pip install 'catlog[ray]'.") from error
+    if ray.is_initialized():
+        return ray, False
+    address = address or os.environ.get("RAY_ADDRESS")
+    settings: dict[str, Any] = {"include_dashboard": False, **local}
+    if address:
+        settings = {"address": address}
+    ray.init(log_to_driver=False, logging_level="error", **settings)
+    return ray, True

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog.estimator import BITS, Estimator, Kind
+from catlog.core.estimator import BITS, Estimator
+from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS, GumbelSoftmax
 
 from .ranges import did_you_mean
@@ -25,7 +26,7 @@ def make_estimator(
 
     >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
     >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
-    IndeCateR(3, per_variable=True, draws=latin)
+    IndeCateR(3, per_variable=True, sampling='latin')
     """
     check_known(name, labels)
     class_name, label_settings = labels.get(name, (name, {}))

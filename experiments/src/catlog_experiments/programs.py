@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
-from catlog.estimator import Function
+from catlog.core.evaluator import Function
 from catlog.estimators import RLOO
 from catlog.functions import DigitsOfSum, OfSum
 from catlog.logarithm import log_expectation

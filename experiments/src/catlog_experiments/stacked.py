@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
 from catlog.estimators import REBAR, RELAX, RODEO, DoubleCV, SlopeCateR
 from catlog.estimators.catlog_trick.slope_statistics import Coefficients, SlopeScales
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from catlog.compiled import compiled_step
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
 
 from .named_estimators import load_own_state, own_parameters, own_state
 from .ranks import training_group

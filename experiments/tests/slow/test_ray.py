@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from catlog_experiments import Optimisation, folder_for, records
 from catlog_experiments.cli.main import main
 from catlog_experiments.run_folder import Folder
 from catlog_experiments.sweep import grid, sweep
+from catlog.functions import Mapped
 from driver import untimed
 
 ray = pytest.importorskip("ray")
@@ -210,6 +212,7 @@ def test_ctrl_c_leaves_runs_that_resume_exactly(tmp_path: Path) -> None:
         assert [session["iteration"] > 0 for session in folder.sessions()] == [False, True]
 
 
+from catlog.functions import Mapped
 def torchrun(ranks: int, *flags: str) -> list[str]:
     launch = f"-m torch.distributed.run --standalone --nproc-per-node {ranks}"
     launch += " -m catlog_experiments run dvae"

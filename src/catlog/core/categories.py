@@ -88,10 +88,17 @@ def as_index(variables: tuple[int, ...]) -> slice | list[int]:
 def one_hots(
     index: Int64[Tensor, "*lead"], k: int, dtype: torch.dtype
 ) -> Shaped[Tensor, "*lead k"]:
-    """Return one-hot vectors. Unlike torch's ``one_hot``, ``vmap`` maps it."""
-    zeros = torch.zeros(index.shape + (k,), dtype=dtype, device=index.device)
-    put = zeros.scatter if inside_functorch() else zeros.scatter_
-    return put(-1, index.long().unsqueeze(-1), 1)
+    """Return one-hot vectors. Unlike torch's ``one_hot``, ``vmap`` maps it.
+
+    In eager mode, writing the ones is faster than a comparison. Compilers before PyTorch 2.13 lose
+    the dtype of numbers that are written into zeros: the vectors would be integers, which a GPU
+    cannot multiply with a matrix.
+    """
+    index = index.unsqueeze(-1)
+    if torch.compiler.is_compiling() or inside_functorch():
+        return (index == torch.arange(k, device=index.device)).to(dtype)
+    zeros = torch.zeros(*index.shape[:-1], k, dtype=dtype, device=index.device)
+    return zeros.scatter_(-1, index.long(), 1)
 
 
 def widened(values: Tensor) -> Tensor:

@@ -23,23 +23,19 @@ LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
 
 
 def check_count(
-    owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
+    owner: str, name: str, value: object, least: int = 1, most: float = maxsize, hint: str = ""
 ) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
-    bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+    is_open = most >= maxsize
+    bounds = f"at least {least}" if is_open else f"between {least} and {most}"
     advice = f" {hint}" if hint else ""
     if isinstance(value, bool) or not isinstance(value, int):
-        if callable(value):
-            advice = f" Make an instance first: E = {owner}(), then E(f, q)."
-        kind = f"an int {bounds}" if most is not None else f"an int of {bounds}"
+        kind = f"an int of {bounds}" if is_open else f"an int {bounds}"
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.{advice}")
-    if value < least or (most is not None and value > most):
+    if not least <= value <= most:
+        bounds = "at most 2^63 - 1" if is_open and value > most else bounds
         raise ValueError(
             f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.{advice}"
-        )
-    if value > maxsize:
-        raise ValueError(
-            f"{owner}: `{name}` must fit into 64 bits, but {readable(value)} was given."
         )
 
 
@@ -109,7 +105,8 @@ def check_temperature(
 ) -> None:
     """Raise unless ``value`` is a finite number above 0, or a tensor of one; ``many``: of some."""
     if not isinstance(value, Tensor):
-        return check_positive(owner, name, value)
+        check_positive(owner, name, value)
+        return check_number(owner, name, value, 1e-30)  # float32 would make 0 of one below 1e-45
     if not value.is_floating_point() or not (many or value.shape in ((), (1,))):
         expected = "a tensor of floats" if many else "a tensor of one float"
         advice = "" if many else " GumbelSoftmax takes a temperature per variable."
@@ -119,7 +116,7 @@ def check_temperature(
         )
     if can_inspect(True, value) and value.numel() > 0:
         for extreme in value.aminmax():
-            check_positive(owner, name, extreme.item())
+            check_temperature(owner, extreme.item(), name)
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:
@@ -168,6 +165,16 @@ def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
         raise TypeError(
             f"{owner}: `{name}` must be a tensor {form}, but {type(value).__name__} was given."
         )
+    check_dense(f"{owner}: `{name}`", value)
+
+
+def check_dense(name: str, value: Tensor) -> None:
+    """Raise if a tensor is sparse, or of another layout that most operations do not take."""
+    if value.layout != torch.strided:
+        raise TypeError(
+            f"{name} must be a dense tensor, but its layout is {value.layout}. Call its method "
+            "`to_dense()`."
+        )
 
 
 def check_tensor(
@@ -192,6 +199,24 @@ def check_device(name: str, value: Tensor, device: torch.device) -> None:
     """Raise unless the tensor is on the device of q."""
     if not same_device(value.device, device):
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
+
+
+def check_together(owner: str, name: str, value: Tensor, first: str, device: torch.device) -> None:
+    """Raise unless an argument of a distribution is on the device of its ``first`` one."""
+    if not same_device(value.device, device):
+        raise ValueError(
+            f"{owner}: `{name}` must be on {device}, where {first} is, but it is on "
+            f"{value.device}. Move it there."
+        )
+
+
+def check_validate_args(owner: str, value: object, hint: str = "") -> None:
+    """Raise unless ``value`` is True, False or None; the message ends with ``hint``."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"{owner}: `validate_args` must be True, False or None, but {type(value).__name__} was "
+            f"given.{hint}"
+        )
 
 
 def check_module_device(module: nn.Module, device: torch.device, variable: str = "E") -> None:
@@ -228,7 +253,8 @@ def with_known_arguments(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Let a function answer arguments that it does not have with its own ones, and with advice.
 
-    ``advice`` makes a sentence of their names; those of surplus positions are missing.
+    ``advice`` makes a sentence of their names; those of surplus positions are missing. The
+    constructor of an estimator also answers ``RLOO(f, q)``.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -236,15 +262,22 @@ def with_known_arguments(
         names = [name for name in parameters if name != "self"]
         keyword_only = [name for name in names if parameters[name].kind == Parameter.KEYWORD_ONLY]
         most = len(parameters) - len(keyword_only)
+        owner = function.__qualname__.removesuffix(".__init__")
+        is_constructor = "self" in parameters
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            if is_constructor and len(args) > 1 and callable(args[1]):
+                raise TypeError(
+                    f"{owner}: `{names[0]}` must be a number, but {args[1]!r} was given. Make an "
+                    f"instance first: E = {owner}(), then E(f, q)."
+                )
             unknown = [name for name in kwargs if name not in parameters]
             if unknown or len(args) > most:
                 given = [f"`{name}`" for name in unknown] or [f"{args[most]!r} without a name"]
                 message = (
-                    f"{function.__qualname__.removesuffix('.__init__')}: the arguments are "
-                    f"{', '.join(names)}, but {' and '.join(given)} was given. {advice(unknown)}"
+                    f"{owner}: the arguments are {', '.join(names)}, but {' and '.join(given)} "
+                    f"was given. {advice(unknown)}"
                 )
                 raise TypeError(message.rstrip())
             return function(*args, **kwargs)

@@ -9,8 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .abilities import has_mean, has_touches
+from .checks import check_dense
 from .factors import Factors
 from .neighbours import Neighbours, Slots, Table
+from .noise import Trace
 from .tracing import can_inspect, in_inference_mode, inside_functorch
 
 Function = Callable[[Tensor], Tensor]
@@ -52,13 +54,17 @@ class Evaluator:
         """Return f at points ``[n, *batch, *event]``; f gets a copy, and may write into it."""
         return self._values(x.clone())
 
-    def through(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+    def through(self, x: Tensor, *, subtracted: bool = False) -> Float[Tensor, "n *batch"]:
         """Return f at points that carry a derivative, or raise if f does not depend on it.
 
-        f may write into the points.
+        f may write into the points. With ``subtracted``, warn if f is noisy.
         """
         origin = x.grad_fn if self.q.validate and _is_eager() else None
+        trace = Trace.before(self.f, self.q) if subtracted else None
+        twice = None if trace is None else x.detach()[[0, 0]]
         fx = self._values(x)
+        if trace is not None and twice is not None:
+            trace.warn_if_changed(lambda: self(twice), calls=1)
         if origin is not None and not depends(fx, origin):
             raise ValueError(NOT_DIFFERENTIABLE)
         return fx
@@ -81,16 +87,22 @@ class Evaluator:
         self.check_finite(slope, "f's derivative in x must have")
         return fx, slope
 
-    def chunked(self, points: Callable[[slice], Tensor], rows: int) -> Float[Tensor, "rows *batch"]:
+    def chunked(
+        self, points: Callable[[slice], Tensor], rows: int, *, subtracted: bool = True
+    ) -> Float[Tensor, "rows *batch"]:
         """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write there.
 
-        Only one chunk of points exists at a time, which bounds the memory.
+        Only one chunk of points exists at a time, which bounds the memory. Warn if f is noisy,
+        unless the values are not ``subtracted`` from others.
         """
+        trace = Trace.before(self.f, self.q) if subtracted else None
         values = []
         for part in self.parts(rows):
             chunk = points(part)
             values.append(self._values(chunk))
             del chunk  # before the next one is made
+        if trace is not None and rows > 0:
+            trace.warn_if_changed(lambda: self(points(slice(0, 1))[[0, 0]]))
         if not values:
             return torch.zeros((0, *self.q.batch_shape), dtype=self.q.real, device=self.q.device)
         return torch.cat(values) if len(values) > 1 else values[0]
@@ -215,11 +227,7 @@ class Evaluator:
                 f"{type(fx).__name__}. If these are the values, wrap them: torch.as_tensor(values, "
                 f"dtype={q.real}, device={str(x.device)!r})."
             )
-        if fx.layout != torch.strided:
-            raise TypeError(
-                f"f must return a dense tensor, but it returned {fx.layout}: end it with "
-                "`.to_dense()`."
-            )
+        check_dense("f: its value", fx)
         if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
             raise ValueError(self._wrong_shape(fx, tuple(seen.shape), expected))
         if fx.device != x.device:

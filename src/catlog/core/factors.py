@@ -11,6 +11,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import logsigmoid, softplus
 
 from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
+from .checks import check_dense
 from .ordered import IndependentBlocks, Ordered
 from .tracing import can_inspect, inside_functorch
 
@@ -172,6 +173,7 @@ class IndependentFactors(Factors):
         self.given_logits: Tensor | None = None
         self.given_probs: Tensor | None = None
         form = given_form(base)
+        check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
         if form == "unknown":
             self.given_logits = self._by_variable(unclamped_logits(base))
         elif form == "logits":
@@ -394,7 +396,7 @@ class OneHots(RelaxableFactors):
     def _set_form(self, base: Any, table: Tensor) -> None:
         super()._set_form(base, table)
         self.kind = Kind.ONE_HOT
-        self.dtype = given_dtype(base)
+        self.dtype = given_parameter(base).dtype
 
     def flat(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d, self.k))
@@ -438,7 +440,7 @@ class Bits(RelaxableFactors):
         self.k = 2
         self.d = table.shape[-1]
         self.cardinalities = (2,) * self.d
-        self.dtype = given_dtype(base)
+        self.dtype = given_parameter(base).dtype
 
     def _by_variable(self, parameter: Tensor) -> Float[Tensor, "*batch d"]:
         return parameter.reshape((*self.batch_shape, prod(self.event_shape)))
@@ -617,10 +619,10 @@ def given_form(q: Any) -> Literal["logits", "probs", "unknown"]:
     return "logits" if first == "logits" else "unknown"
 
 
-def given_dtype(q: Any) -> torch.dtype:
-    """Return the dtype of a point: that of what q was given by."""
-    dtype: torch.dtype = getattr(q, "_categorical", q)._param.dtype
-    return dtype
+def given_parameter(q: Any) -> Tensor:
+    """Return what q was given by; points have its dtype."""
+    parameter: Tensor = getattr(q, "_categorical", q)._param
+    return parameter
 
 
 def unclamped_logits(q: Any) -> Tensor:
@@ -631,7 +633,7 @@ def unclamped_logits(q: Any) -> Tensor:
     from the probabilities.
     """
     probs, logits = widened(q.probs), widened(q.logits)
-    eps = torch.finfo(given_dtype(q)).eps  # what torch clamps to
+    eps = torch.finfo(given_parameter(q).dtype).eps  # what torch clamps to
     lowest = log(eps) * (1 + 4 * eps)
     if isinstance(q, Bernoulli):
         rare = torch.minimum(probs, 1 - probs)

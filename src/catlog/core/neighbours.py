@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .abilities import has_table
 from .categories import integers
 from .factors import Bits, IndependentFactors
+from .noise import Trace
 from .tracing import can_inspect
 
 if TYPE_CHECKING:
@@ -195,14 +196,16 @@ class Neighbours:
         assert has_table(f)
         points, batch, slots = q.seen(self.x.clone()), q.seen_batch, self.index.shape[-1]
         lead = self.fx.shape[1:-1]  # the batch with outputs
+        asked = []
         if self.per_variable:
-            asked = self.variable.movedim(-1, 1).flatten(0, 1)
-            table, slots = f.neighbours(points, asked.reshape(len(self.x), *batch, 1)), 1
-        elif self.variables is None:
-            table = f.neighbours(points)
-        else:
-            asked = self.variables.reshape(len(self.x), *batch, slots)
-            table = f.neighbours(points, asked)
+            asked, slots = [self.variable.movedim(-1, 1).reshape(len(self.x), *batch, 1)], 1
+        elif self.variables is not None:
+            asked = [self.variables.reshape(len(self.x), *batch, slots)]
+        trace = Trace.before(f, q)
+        table = f.neighbours(points, *asked)
+        if trace is not None:
+            twice = (q.seen(self.x)[[0, 0]], *(numbers[[0, 0]] for numbers in asked))
+            trace.warn_if_changed(lambda: f.neighbours(*twice))
         expected = self.x.shape[:1] + batch + (slots, q.k) + lead[len(batch) :]
         if not isinstance(table, Tensor) or table.shape != expected:
             shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""

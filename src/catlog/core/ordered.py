@@ -19,10 +19,18 @@ from torch.nn.functional import one_hot, pad
 from torch.utils._pytree import tree_map
 
 from .categories import Kind, as_index, integers, inverse_cdf, one_hots, widened
-from .checks import broadcasts, readable
+from .checks import (
+    broadcasts,
+    check_dense,
+    check_is_tensor,
+    check_together,
+    check_validate_args,
+    readable,
+)
 from .tracing import can_inspect, inside_functorch
 
 MOST_POINTS = 2**22  # that are enumerated
+CONTEXTS = "If a network holds a batch of contexts, give q their `batch_shape=`."
 Points = Int64[Tensor, "*lead d"]
 Previous = Int64[Tensor, "*lead"] | None
 Logits = Float[Tensor, "*lead m k"]
@@ -97,6 +105,7 @@ class Ordered(Distribution):
     def __init__(
         self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
     ) -> None:
+        check_validate_args(type(self).__name__, validate_args)
         if not self.blocks:
             d = len(self.cardinalities)
             self.blocks = tuple((i,) for i in range(d))
@@ -199,8 +208,7 @@ class Ordered(Distribution):
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
-            self._validate_sample(value)
+        check_value(self, value, self.device)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
         return self.log_prob_of_rows(rows, bool(self._validate_args)).reshape(shape[:-1])
@@ -267,6 +275,16 @@ class Ordered(Distribution):
         return new
 
 
+def check_value(q: Distribution, value: Tensor, device: torch.device) -> None:
+    """Raise unless ``value`` may be an argument of ``q.log_prob``."""
+    owner = type(q).__name__
+    check_is_tensor(owner, "value", value, "[*sample, *batch, d]")
+    check_together(owner, "value", value, "q", device)
+    # torch cannot check nothing.
+    if q._validate_args and value.numel() > 0 and can_inspect(True, value):
+        q._validate_sample(value)
+
+
 def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
     """Return the shape of a batch, or raise if a single size was given."""
     if isinstance(batch_shape, int):
@@ -291,10 +309,14 @@ def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
         returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        has_batch = len(expected) > 3
+        fits = isinstance(logits, Tensor) and logits.shape[-2:] == expected[-2:]
+        hint = f" {CONTEXTS}" if fits and not has_batch else ""
         raise ValueError(
             f"q: the conditional of variable {variable} must return logits of shape "
-            f"{tuple(expected)}, but it returned {returned}."
+            f"{tuple(expected)}, but it returned {returned}.{hint}"
         )
+    check_dense(f"q: the logits of variable {variable}", logits)
 
 
 def entropy_of(log_probs: Tensor, dim: int) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
 from .categories import Kind, integers, inverse_cdf
-from .checks import check_count, check_device, check_generator
+from .checks import check_count, check_dense, check_device, check_generator
 from .factors import Bits, Factors
 from .tracing import can_inspect
 
@@ -268,6 +268,7 @@ def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Te
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     if len(x) < least:
         check_count("E", "x.shape[0]", len(x), least, hint=hint)
+    check_dense("x", x)
     check_device("x", x, q.device)
     of_integers = not q.dtype.is_floating_point
     if x.is_complex() or (of_integers and (x.is_floating_point() or x.dtype == torch.bool)):

@@ -1,7 +1,9 @@
 """Settings of estimators, checked by their annotations, and printed so that they can be pasted."""
 
 from inspect import signature
+from math import inf
 from numbers import Real
+from sys import maxsize
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -20,8 +22,8 @@ class Range(NamedTuple):
         below: whether ``most`` does not.
     """
 
-    least: float = float("-inf")
-    most: float = float("inf")
+    least: float = -inf
+    most: float = inf
     above: bool = False
     below: bool = False
 
@@ -53,9 +55,8 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
     elif kind is bool:
         check_flag(owner, name, value)
     elif kind is int:
-        least = int(max(bounds.least, -(2**62)))
-        most = None if bounds.most == float("inf") else int(bounds.most)
-        check_count(owner, name, value, least, most, hint)
+        least, most = int(max(bounds.least, -(2**62))), bounds.most
+        check_count(owner, name, value, least, most if most < inf else maxsize, hint)
     elif kind is float and not (callable(value) and len(parts) > 1):
         least, most, above, below = bounds
         check_number(owner, name, value, least, most, closed=not below, above=above)

@@ -36,6 +36,12 @@ def in_inference_mode() -> bool:
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
 
 
+def may_write() -> bool:
+    """Return whether results may be written into buffers, and Python may look at them."""
+    is_traced = torch.compiler.is_compiling() or inside_functorch()
+    return not (torch.is_grad_enabled() or is_traced)
+
+
 def can_inspect(validate: bool, *values: Tensor) -> bool:
     """Return whether Python may look at the numbers in ``values``.
 

@@ -3,6 +3,7 @@
 from .advice import Advice, advise
 from .candidates import CANDIDATES, Candidate
 from .comparison import Comparison, Row
+from .function_check import FunctionReport, check
 from .layers import compare_layers
 from .measuring import compare
 from .trials import Trial
@@ -12,9 +13,11 @@ __all__ = [
     "Advice",
     "Candidate",
     "Comparison",
+    "FunctionReport",
     "Row",
     "Trial",
     "advise",
+    "check",
     "compare",
     "compare_layers",
 ]

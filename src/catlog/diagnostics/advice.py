@@ -13,12 +13,12 @@ from torch import Tensor
 from ..core.checks import check_count
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
+from ..core.left_alone import left_alone
 from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
 from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
-from .left_alone import left_alone
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .pilot import Pilot
 from .trials import Trial
 

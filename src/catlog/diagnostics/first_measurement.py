@@ -4,7 +4,7 @@ from math import inf
 
 import torch
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .coefficient_fit import fit_coefficients
 from .other_draws import plain_trials
 from .pilot import Pilot

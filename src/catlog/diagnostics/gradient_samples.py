@@ -12,8 +12,9 @@ from torch.distributions import Distribution
 from ..core.checks import check_function
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
+from ..core.left_alone import versions_kept
 from ..core.ordered import Ordered
-from ..distributions.conditionals import view
+from ..core.view import view
 from ..distributions.foreign import converted
 from ..estimators import Exact
 from ..evaluation.evaluate import evaluate
@@ -22,7 +23,6 @@ from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
 from .kinds_of_calls import Result, of_each_kind, shares_of_kinds
-from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 
@@ -80,7 +80,7 @@ class GradientSampler:
         self.penalty = penalty
         self.has_loss = loss is not None
         self._loss = loss
-        self.rebuilds_q = not isinstance(q, Distribution)
+        self.rebuilds_q = not isinstance(converted(q), Distribution)
         self.make_q, self.q, leaves = _sources(q, parameters)
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
@@ -399,8 +399,8 @@ def _sources(
 ) -> tuple[Callable[..., Distribution], Distribution, list[Tensor]]:
     """Return a callable that makes q, q itself and the tensors to take the gradient in."""
     leaves = None if parameters is None else listed(parameters)
-    if isinstance(q, Distribution):
-        distribution = converted(q)
+    distribution = converted(q)
+    if isinstance(distribution, Distribution):
         if leaves is None:
             leaves = graph_leaves(_from_all_parameters(distribution))
             if not leaves:

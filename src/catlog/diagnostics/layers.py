@@ -13,11 +13,11 @@ from torch.nn.functional import logsigmoid
 
 from ..core.checks import check_count
 from ..core.estimator import Estimator
+from ..core.left_alone import left_alone
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
 from .gradient_samples import Clock, timed
 from .gradients import check_trainable, flat_gradients, graph_leaves, listed
-from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress
@@ -66,8 +66,8 @@ def compare_layers(
             network, whose layers call ``sampler(logits)`` (with ``dim`` and ``bits`` as in
             :func:`catlog.sample`) on logits ``[*rows, ...]``. No other randomness, such as dropout,
             may change between calls.
-        estimators: those that :func:`catlog.sample` takes: names of the registry, estimators, or a
-            dict of them by name. Others are left out, with the reason.
+        estimators: those that :func:`catlog.sample` takes, their names or reprs, or a dict of them
+            by name. Others are left out, with the reason.
         parameters: tensors to take the gradient in; None: all that the loss is computed from.
         repeats: estimates per estimator, at least 2.
         rounds: timed steps per estimator.

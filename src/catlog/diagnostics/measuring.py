@@ -1,11 +1,12 @@
 """Bias, variance and time of estimators, measured side by side on f and q."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
+from sys import maxsize
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 from ..core.checks import check_count, readable
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
+from ..core.left_alone import left_alone
 from ..core.settings import label
 from ..estimators import ESTIMATORS, Exact
+from ..estimators.parsing import parse_estimator
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
 from .kinds_of_calls import of_each_kind, shares_of_kinds
-from .left_alone import left_alone
 from .mean_check import check_mean
 from .moments import Moments
 from .progress import shown_progress
@@ -97,8 +99,8 @@ def compare(
         q: The distribution, or a callable that returns it. The callable gets the parameters as its
             arguments, ``q(*parameters)``, and a step includes calling it. If it needs none of them,
             because a network holds them, write ``lambda *_: make_q()``.
-        estimators: Names of the registry, estimators, or a dict of them by name; None: the whole
-            registry.
+        estimators: Estimators, their names or reprs (``"RLOO(4)"``), or a dict of them by name;
+            None: the whole registry.
         parameters: Tensors to take the gradient in; None: those that q was computed from, else the
             logits of q. Needed if q is a callable.
         samples: Give every estimator this many draws (equal samples).
@@ -180,7 +182,8 @@ def _check_numbers(
             "other; give one."
         )
     for name, count in counts.items():
-        check_count("compare", name, count, least={"repeats": 2, "training": 0}.get(name, 1))
+        least = {"repeats": 2, "training": 0}.get(name, 1)
+        check_count("compare", name, count, least, inf if name == "limit" else maxsize)
 
 
 @dataclass
@@ -310,12 +313,16 @@ def train_estimator(
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     """Return the estimators by name."""
-    if isinstance(estimators, str | Estimator):
+    if estimators is None:
+        estimators = list(ESTIMATORS)
+    if isinstance(estimators, str | Estimator) or not isinstance(estimators, Iterable):
         raise TypeError(
             f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
             "list, [...]."
         )
-    if estimators is not None and not estimators:
+    if not isinstance(estimators, Mapping):
+        estimators = list(estimators)
+    if not estimators:
         raise ValueError(
             "estimators: at least one is needed, but none was given. Leave the argument out for "
             "all of the registry."
@@ -323,10 +330,13 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     if isinstance(estimators, Mapping):
         return {name: _estimator(entry) for name, entry in estimators.items()}
     named: dict[str, Estimator] = {}
-    for entry in list(ESTIMATORS) if estimators is None else estimators:
+    for entry in estimators:
         E = _estimator(entry)
-        name = entry if isinstance(entry, str) else label(E)
-        if named.get(name, E) != E and not isinstance(entry, str):
+        if isinstance(entry, str):
+            named.setdefault(entry if entry in ESTIMATORS else label(E), E)
+            continue
+        name = label(E)
+        if named.get(name, E) != E:
             raise ValueError(
                 f"estimators: two different ones have the label {name}, which leaves out what "
                 "they learn and what their functions do. Give them names of your own in a "
@@ -337,13 +347,9 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
 
 
 def _estimator(entry: str | Estimator) -> Estimator:
-    """Return an estimator, also by its name in the registry; raise an error if it is neither."""
+    """Return an estimator, also by its repr or name; raise an error if it is neither."""
     if isinstance(entry, str):
-        if entry not in ESTIMATORS:
-            raise ValueError(
-                f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
-            )
-        return ESTIMATORS[entry]()
+        return parse_estimator(entry)
     if isinstance(entry, type) or not isinstance(entry, Estimator):
         raise TypeError(
             f"estimators: names or estimators are needed, but {entry!r} was given. Give an "

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import inf, log
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .pilot import Pilot
 from .sizing import fewest_draws
 from .trials import Trial

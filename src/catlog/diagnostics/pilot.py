@@ -8,7 +8,7 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .gradient_samples import GradientSampler
 from .kinds_of_calls import of_each_kind
 from .plain_draws import PlainDraws

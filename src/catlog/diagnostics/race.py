@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import exp, inf
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .first_measurement import measure_first
 from .other_draws import best_hope, other_sizes
 from .pilot import Pilot

@@ -6,8 +6,8 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from ..core.categories import Kind
 from ..core.factors import base_distribution, given_form, was_clamped
 from ..core.ordered import Ordered
+from ..core.view import view
 from ..distributions.categoricals import Categoricals
-from ..distributions.conditionals import view
 
 
 def kind_of(q: Distribution) -> Kind:

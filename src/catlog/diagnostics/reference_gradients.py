@@ -6,8 +6,8 @@ from math import ceil, inf, sqrt
 import torch
 
 from ..core.estimator import Estimator
+from ..diagnostics import pilot_settings as settings
 from ..estimators import RLOO
-from . import pilot_settings as settings
 from .kinds_of_calls import mean_over_kinds
 from .moments import Moments
 from .other_draws import best_hope

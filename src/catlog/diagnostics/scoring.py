@@ -7,7 +7,7 @@ from math import exp, inf, sqrt
 import torch
 from torch import Tensor
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .moments import Moments
 from .trials import Trial
 

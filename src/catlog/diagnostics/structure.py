@@ -8,11 +8,11 @@ from torch import Tensor
 from ..core.categories import Kind
 from ..core.evaluator import Function
 from ..core.factors import Factors
+from ..diagnostics import pilot_settings as settings
 from ..estimator import RELAXABLE
 from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
-from . import pilot_settings as settings
 from .gradient_samples import GradientSampler
 
 

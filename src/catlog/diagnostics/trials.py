@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..core.estimator import Estimator
 from ..core.settings import label
+from ..diagnostics import pilot_settings as settings
 from ..estimators import IndeCateR
-from . import pilot_settings as settings
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .kinds_of_calls import shares_of_kinds

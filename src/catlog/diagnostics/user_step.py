@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from . import pilot_settings as settings
+from ..diagnostics import pilot_settings as settings
 from .gradient_samples import GradientSampler, Step
 from .trials import Trial
 

@@ -1,6 +1,6 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..core.checks import broadcasts, check_count, check_positive
-from ..core.ordered import Ordered, Points, Previous, as_batch_shape, check_logits, dtype_and_device
+from ..core.ordered import (
+    CONTEXTS,
+    Ordered,
+    Points,
+    Previous,
+    as_batch_shape,
+    check_logits,
+    dtype_and_device,
+)
 from ..core.tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
-from .network_checks import (
-    changed_later,
-    check_causal,
-    check_f,
-    check_network,
-    check_steps,
-    rounding,
-)
+from .network_checks import changed_later, check_causal, check_network, check_steps, rounding
 
 
 class Autoregressive(Ordered):
@@ -143,20 +144,16 @@ class Autoregressive(Ordered):
         return (~ended_before(x, self.end)).sum(-1)
 
     @torch.no_grad()
-    def check(self, f: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
+    def check(self) -> None:
+        """Raise a ValueError that names the mistake if the network breaks the contract.
 
         It checks the shapes and leading dimensions of logits and states; that logits depend only on
         earlier variables and on their own row; that ``step`` and ``all_logits`` are the same
         function; and, with ``end``, that shorter sequences are accepted and that
-        ``context_in_state`` is right. f must return one value per point, which must not depend on
-        the other points.
+        ``context_in_state`` is right. :func:`catlog.check` checks this and f.
 
-        Cost: about 2 d + 10 passes through the network, and 3 evaluations of f. The network is
-        checked at its first uses as well, but by fewer points.
-
-        Args:
-            f: a function of points ``[n, *batch, d]`` that returns ``[n, *batch]``.
+        Cost: about 2 d + 10 passes through the network. It is checked at its first uses as well,
+        but by fewer points.
 
         >>> q = Autoregressive(lambda x, i: x[..., -1:] * torch.arange(3.0), [3, 3])
         >>> try:
@@ -165,9 +162,7 @@ class Autoregressive(Ordered):
         ...     print(str(error)[:73])
         q: the network's logits of variable 0 change when variables 0 to 1 change
         """
-        x = check_network(self)
-        if f is not None:
-            check_f(f, x)
+        check_network(self)
 
     @torch.no_grad()
     def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:
@@ -216,15 +211,37 @@ class Autoregressive(Ordered):
         check_logits(raw, x.shape[:-1] + (1, self.cardinalities[block]), block)
         return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
 
+    def ask(self, part: str, lead: Sequence[int], *arguments: Any) -> Any:
+        """Return what a method of the network returns; explain errors about shapes."""
+        method = self.network if part == "__call__" else getattr(self.network, part)
+        if torch.compiler.is_compiling():
+            return method(*arguments)
+        try:
+            return method(*arguments)
+        except RuntimeError as error:
+            text = str(error)
+            if type(error) is not RuntimeError or not ("size" in text or "shape" in text):
+                raise
+            name = "network(x, i)" if part == "__call__" else part
+            shapes = f"[rows, *batch] = {tuple(lead)}"
+            hint = "" if self.batch_shape else f" {CONTEXTS}"
+            raise ValueError(
+                f"q: {name} of the network failed for {len(self.cardinalities)} variables with the "
+                f"leading dimensions {shapes}. It is always called with leading dimensions; "
+                f"flatten them inside if a layer takes only one.{hint} Its error was "
+                f"{type(error).__name__}: {text}"
+            ) from error
+
     def _conditional(self, x: Points, block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
-            logits = self.network.all_logits(x if self.end is None else x[..., : block + 1])
+            seen = x if self.end is None else x[..., : block + 1]
+            logits = self.ask("all_logits", x.shape[:-1], seen)
             return logits[..., block : block + 1, : self.cardinalities[block]]
-        raw = self.network(x, block)
+        raw = self.ask("__call__", x.shape[:-1], x, block)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
 
     def start(self, lead: torch.Size) -> Any:
-        state = self.network.start(lead)
+        state = self.ask("start", lead, lead)
         if self.end is None:
             return state
         if self._one_by_one:
@@ -237,7 +254,9 @@ class Autoregressive(Ordered):
         return bool(getattr(self.network, "context_in_state", False))
 
     def step(self, state: Any, block: int, previous: Tensor | None) -> tuple[Tensor, Any]:
-        return self.network.step(state, block, previous)
+        lead = self.batch_shape if previous is None else previous.shape
+        stepped: tuple[Tensor, Any] = self.ask("step", lead, state, block, previous)
+        return stepped
 
     def next_logits(
         self, block: int, x: Tensor, state: Any, previous: Tensor | None
@@ -307,12 +326,12 @@ class Autoregressive(Ordered):
         seen = x
         if has_ended is not None and can_inspect(True, x) and x.numel() > 0:
             seen = x[..., : int((~has_ended).sum(-1).max())]
-        logits = self.network.all_logits(seen)
+        logits = self.ask("all_logits", x.shape[:-1], seen)
         expected = (*seen.shape, max(self.cardinalities))
         if logits.shape != expected:
             raise ValueError(
                 f"q: all_logits must return shape {expected}, but it returned "
-                f"{tuple(logits.shape)}."
+                f"{tuple(logits.shape)}." + ("" if self.batch_shape else f" {CONTEXTS}")
             )
         logits = self._scaled(logits)
         if has_ended is not None:

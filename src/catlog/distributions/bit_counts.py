@@ -20,6 +20,9 @@ from torch import Tensor
 # The logarithm of zero: finite, as is a sum of 10^8 of them in float32, so that differences and
 # derivatives are never NaN.
 IMPOSSIBLE = -1e30
+# Finite logits are kept within this distance of those that matter. A difference of this size is
+# certain in every dtype, and a sum of 10^9 of them is not as low as IMPOSSIBLE.
+LARGEST = 1e20
 Bits = Float[Tensor, "d *batch"]
 Row = Float[Tensor, "width *batch"]
 Table = Float[Tensor, "d_plus_1 width *batch"]

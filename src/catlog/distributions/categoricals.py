@@ -10,9 +10,9 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
 from ..core.categories import integers, widened
-from ..core.checks import check_is_tensor
+from ..core.checks import check_dense, check_is_tensor, check_validate_args
 from ..core.factors import READERS, IndependentFactors
-from ..core.ordered import Ordered, entropy_of
+from ..core.ordered import Ordered, check_value, entropy_of
 
 
 class Categoricals(Distribution):
@@ -43,6 +43,7 @@ class Categoricals(Distribution):
         cardinalities: Sequence[int] | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        check_validate_args("Categoricals", validate_args)
         if isinstance(logits, Tensor):
             if cardinalities is None:
                 raise ValueError(
@@ -50,6 +51,7 @@ class Categoricals(Distribution):
                     "Give it or, for logits of all variables side by side, a list of tensors: "
                     "logits.split(sizes, -1)."
                 )
+            check_dense("Categoricals: `logits`", logits)
             sizes = _sizes(cardinalities)
             fits = logits.dim() >= 2 and logits.shape[-2] == len(sizes)
             if not fits or not all(1 <= size <= logits.shape[-1] for size in sizes):
@@ -90,7 +92,7 @@ class Categoricals(Distribution):
             ]
             padded = torch.stack(rows, -2)
         self.cardinalities = sizes
-        self.logits = padded - padded.logsumexp(-1, keepdim=True)
+        self.logits = padded.log_softmax(-1)
         self._param = self.logits
         super().__init__(padded.shape[:-2], padded.shape[-2:-1], validate_args=validate_args)
 
@@ -114,8 +116,7 @@ class Categoricals(Distribution):
             return probs.flatten(0, -2).multinomial(1).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args and value.numel() > 0:  # torch cannot check nothing
-            self._validate_sample(value)
+        check_value(self, value, self.logits.device)
         shape = torch.broadcast_shapes(value.shape, self.logits.shape[:-1])
         table = self.logits.expand(shape + self.logits.shape[-1:])
         category = value.long().expand(shape).unsqueeze(-1)

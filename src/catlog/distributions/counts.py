@@ -21,7 +21,7 @@ from torch.distributions import (
 from torch.nn.functional import logsigmoid
 
 from ..core.categories import Kind, safe_log, widened
-from ..core.checks import check_count, check_flag, check_number
+from ..core.checks import check_count, check_dense, check_flag, check_number
 from ..core.factors import Factors, base_distribution, given_form
 from ..core.tracing import can_inspect
 
@@ -118,6 +118,7 @@ def counts(q: Distribution, outputs: int = 0) -> Counts:
     batch = q.batch_shape + (1,) * outputs
     shape = batch + (prod(q.event_shape),)
     parameter = base.rate if isinstance(base, Poisson) else base.probs
+    check_dense(f"q: the parameter of {type(base).__name__}", parameter)
     if can_inspect(validate, parameter) and not bool(parameter.isfinite().all()):
         raise ValueError(f"q: {type(base).__name__} has parameters that are NaN or infinite.")
     theta = widened(parameter.reshape(shape))
@@ -174,7 +175,7 @@ def _binomial(probs: Tensor, n: Tensor, log_p: Tensor, log_rest: Tensor) -> Fami
     is_likely = fixed > 0.5
 
     def log_mass(k: Tensor) -> Tensor:
-        size = n[..., None]
+        size = n[..., None].to(k.dtype)
         is_possible = k <= size
         rest = torch.where(is_possible, size - k, 0.0)
         choices = torch.lgamma(size + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
@@ -205,7 +206,7 @@ def _negative_binomial(probs: Tensor, r: Tensor, log_p: Tensor, log_rest: Tensor
     fixed = probs.detach()
 
     def log_mass(k: Tensor) -> Tensor:
-        size = r[..., None]
+        size = r[..., None].to(k.dtype)
         choices = torch.lgamma(size + k) - torch.lgamma(size) - torch.lgamma(k + 1)
         return choices + _times(k, log_p) + size * log_rest[..., None]
 
@@ -238,16 +239,22 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
     tensor(4.6676e-05)
     """
     check_count("lost_mass", "categories", categories)
-    return _tails(counts(q), categories).sum(-1).clamp(max=1)
+    law = counts(q)
+    return _tails(law, categories).sum(-1).clamp(max=1).to(law.real)
 
 
 def _tails(law: Counts, categories: int) -> Float[Tensor, "*batch d"]:
     """Return an upper bound of every variable's probability to be at least ``categories``."""
-    count = torch.full_like(law.parameter.detach(), categories)
+    count = torch.full_like(law.parameter.detach(), categories, dtype=_wide(law.device))
     mass = law.family.log_mass(count.unsqueeze(-1)).squeeze(-1).exp()
     ratio = law.family.ratio(count)
     tail = torch.where(ratio < 1, mass / (1 - ratio), 1.0)
     return torch.where(count > law.family.most, 0.0, tail)
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """Return float64, where a device has it: log-masses are small differences of large numbers."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def truncated(
@@ -284,10 +291,16 @@ def truncated(
     law = counts(q)
     if categories is None:
         check_number("truncated", "error", error, 0, 1)
+        if law.parameter.is_meta:
+            raise ValueError(
+                "truncated: `categories` must be given for a q on the meta device, where numbers "
+                "have no values, but it is None."
+            )
         categories = _enough(law, error)
     check_count("truncated", "categories", categories, most=MOST_CATEGORIES)
-    count = torch.arange(categories, dtype=law.real, device=law.device)
-    logits = law.family.log_mass(count.expand(*law.parameter.shape, categories))
+    count = torch.arange(categories, dtype=_wide(law.device), device=law.device)
+    log_mass = law.family.log_mass(count.expand(*law.parameter.shape, categories))
+    logits = log_mass.log_softmax(-1).to(law.real)
     logits = logits.reshape(*q.batch_shape, *q.event_shape, categories)
     base = (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False)
     dims = len(q.event_shape)

@@ -16,10 +16,10 @@ from .copies import Copies
 
 Convert = Callable[[Any], Distribution]
 KNOWN = (Bernoulli, Categorical, OneHotCategorical, Categoricals)
-_CONVERSIONS: dict[type[Distribution] | str, Convert] = {}
+_CONVERSIONS: dict[type | str, Convert] = {}
 
 
-def register_distribution(type: "type[Distribution] | str", convert: Convert) -> None:
+def register_distribution(type: "type | str", convert: Convert) -> None:
     """Let every estimator take distributions of a further type.
 
     ``E(f, q)`` converts such a q, and f sees the points of the converted distribution. Subclasses
@@ -30,10 +30,12 @@ def register_distribution(type: "type[Distribution] | str", convert: Convert) ->
     and one-hot categorical distributions of torchrl.
 
     Args:
-        type: a class, or its full name, as "package.module.Class", if it should not be imported.
+        type: a class, or its full name, as "package.module.Class", if it should not be imported. It
+            need not be a subclass of torch's Distribution: stable-baselines3 wraps distributions in
+            classes of its own.
         convert: a function of q that returns a distribution which estimators know: of
-            torch.distributions or of catlog, with the batch shape of q and differentiable in its
-            parameters.
+            torch.distributions or of catlog, with the batch shape of q (if q has one) and
+            differentiable in its parameters.
 
     >>> class Coin(torch.distributions.Distribution):
     ...     arg_constraints = {}
@@ -46,10 +48,10 @@ def register_distribution(type: "type[Distribution] | str", convert: Convert) ->
     tensor(1.5000)
     """
     is_name = isinstance(type, str) and "." in type
-    if not is_name and not (isclass(type) and issubclass(type, Distribution)):
+    if not is_name and (not isclass(type) or type is object):
         raise TypeError(
-            "register_distribution: `type` must be a subclass of torch.distributions.Distribution "
-            f"or its full name, as 'package.module.Class', but {type!r} was given."
+            "register_distribution: `type` must be a class of distributions or its full name, as "
+            f"'package.module.Class', but {type!r} was given."
         )
     if isclass(type) and (type in KNOWN or issubclass(type, Ordered)):
         raise ValueError(
@@ -64,8 +66,9 @@ def register_distribution(type: "type[Distribution] | str", convert: Convert) ->
     _CONVERSIONS[type] = convert
 
 
-def converted(q: Distribution) -> Distribution:
-    """Return q as a distribution that estimators know, if its type is registered; else q."""
+def converted(q: Any) -> Any:
+    """Return q as a distribution that estimators know, if its type is registered; else q itself,
+    whatever it is."""
     if isinstance(q, Independent):
         base = converted(q.base_dist)
         if isinstance(base, Ordered):
@@ -73,7 +76,7 @@ def converted(q: Distribution) -> Distribution:
         if base is q.base_dist:
             return q
         return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
-    if type(q) in KNOWN or isinstance(q, Ordered) or not isinstance(q, Distribution):
+    if type(q) in KNOWN or isinstance(q, Ordered):
         return q
     convert = _conversion(type(q))
     if convert is None:
@@ -85,7 +88,7 @@ def converted(q: Distribution) -> Distribution:
             f"register_distribution: `convert` of {name} must return a distribution, but it "
             f"returned {type(result).__name__}."
         )
-    if result.batch_shape != q.batch_shape:
+    if result.batch_shape != getattr(q, "batch_shape", result.batch_shape):
         raise ValueError(
             f"register_distribution: `convert` of {name} must keep the batch shape "
             f"{tuple(q.batch_shape)}, but it returned {type(result).__name__} with "
@@ -106,7 +109,9 @@ def _conversion(kind: type) -> Convert | None:
 def _keys(kind: type) -> tuple[type | str, ...]:
     """Return the type and its bases, the nearest first, each followed by its full name."""
     return tuple(
-        key for base in kind.__mro__ for key in (base, f"{base.__module__}.{base.__qualname__}")
+        key
+        for base in kind.__mro__[:-1]  # the last one is object
+        for key in (base, f"{base.__module__}.{base.__qualname__}")
     )
 
 

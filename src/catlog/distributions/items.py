@@ -3,12 +3,18 @@
 import torch
 from torch import Tensor
 
+from ..core.checks import check_dense, check_together, check_validate_args
 
-def check_items(owner: str, name: str, scores: object, mask: object) -> None:
+
+def check_items(
+    owner: str, name: str, scores: object, mask: object, validate_args: object = None
+) -> None:
     """Raise unless ``scores`` are floats of at least one item, and ``mask`` is None or bools."""
+    check_validate_args(owner, validate_args, hint=" A mask of items is the argument `mask`.")
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         what = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"{owner}: `{name}` must be a tensor of floats, but {what} was given.")
+    check_dense(f"{owner}: `{name}`", scores)
     if scores.dim() == 0 or scores.shape[-1] == 0:
         raise ValueError(
             f"{owner}: `{name}` must have shape [*batch, d] with d of at least 1, but "
@@ -27,6 +33,8 @@ def check_items(owner: str, name: str, scores: object, mask: object) -> None:
             f"{owner}: `mask` must have shape [*batch, {scores.shape[-1]}] to go with `{name}` "
             f"{tuple(scores.shape)}, but {tuple(mask.shape)} was given."
         )
+    check_dense(f"{owner}: `mask`", mask)
+    check_together(owner, "mask", mask, f"`{name}`", scores.device)
 
 
 def batch_shape(owner: str, **shapes: torch.Size) -> torch.Size:

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core.categories import widened
-from ..core.checks import check_is_tensor
+from ..core.checks import check_is_tensor, check_together
 from ..core.tracing import can_inspect
-from .bit_counts import IMPOSSIBLE
+from .bit_counts import IMPOSSIBLE, LARGEST
 from .markov_chain import MarkovChain, check_tables, serves_every_step
 
 
@@ -21,7 +21,9 @@ class LinearChainCRF(MarkovChain):
     Messages from the last state to the first,
     :math:`\beta_t(i) = \log \sum_j e^{w_{t+1}(i, j) + u_{t+1}(j) + \beta_{t+1}(j)}`, make it a
     Markov chain with a table per step. Log-probability, marginals, entropy and :math:`\log Z` (the
-    attribute ``log_partition``) are exact.
+    attribute ``log_partition``) are exact. Weights may be large, such as masks of -1e9. But if
+    every sequence has a weight that is lower by L than the best of its step, small differences
+    between sequences are rounded as numbers of size L are.
 
     The posterior of a hidden Markov model is one: :math:`u_t(z)` is the log-probability of
     observation t given state z (for t = 1, plus the initial one), w has the log-probabilities of
@@ -50,6 +52,7 @@ class LinearChainCRF(MarkovChain):
     ) -> None:
         check_is_tensor("LinearChainCRF", "unary", unary, "[*batch, T, k]")
         check_is_tensor("LinearChainCRF", "pairwise", pairwise, "[k, k]")
+        check_together("LinearChainCRF", "pairwise", pairwise, "`unary`", unary.device)
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
             raise ValueError(
                 "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "
@@ -66,29 +69,28 @@ class LinearChainCRF(MarkovChain):
                         f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
                     )
         unary, pairwise = widened(unary), widened(pairwise)
-        # Finite weights for the impossible, so that no derivative is NaN.
-        states = unary.clamp(min=IMPOSSIBLE)
         # Constants go into log Z alone. Messages stay near zero, so that their small differences
         # survive the rounding, however large the weights of whole sequences are.
-        level = states.detach().amax(-1, keepdim=True)
-        states = states - level
-        log_scale = level.sum((-1, -2))
-        pairs = pairwise.clamp(min=IMPOSSIBLE)
-        pairs = pairs.unsqueeze(-3) if serves_every_step(pairs, batch) else pairs
-        pairs = pairs.expand((*batch, length - 1, k, k))
+        states, level = _levelled(unary, 1)
+        log_scale = level.sum(-1)
+        pairs = pairwise.unsqueeze(-3) if serves_every_step(pairwise, batch) else pairwise
+        pairs, level = _levelled(pairs.expand((*batch, length - 1, k, k)), 2)
+        log_scale = log_scale + level.sum(-1)
         message = states[..., -1, :]
-        transitions = []
+        levels, transitions = [], []
         for t in range(length - 2, -1, -1):
             level = message.detach().amax(-1, keepdim=True)
-            log_scale = log_scale + level.squeeze(-1)
+            levels.append(level.squeeze(-1))
             transition = pairs[..., t, :, :] + (message - level).unsqueeze(-2)
             transitions.append(transition)
             message = states[..., t, :] + transition.logsumexp(-1)
         self.unary = unary
         self.pairwise = pairwise
-        self.log_partition = _or_impossible(message.logsumexp(-1) + log_scale)
-        if inspects and bool((self.log_partition == -torch.inf).any()):
-            bad = tuple((self.log_partition == -torch.inf).nonzero()[0].tolist())
+        parts = torch.stack([*levels, message.logsumexp(-1)])
+        is_impossible = (parts < IMPOSSIBLE / 2).any(0)
+        self.log_partition = (parts.sum(0) + log_scale).masked_fill(is_impossible, -torch.inf)
+        if inspects and bool(is_impossible.any()):
+            bad = tuple(is_impossible.nonzero()[0].tolist())
             place = f" at batch index {bad}" if bad else ""
             raise ValueError(
                 "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
@@ -106,6 +108,17 @@ class LinearChainCRF(MarkovChain):
         assert isinstance(new, LinearChainCRF)
         new.log_partition = self.log_partition.expand(new.batch_shape)
         return new
+
+
+def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+    """Return the weights less their maximum over the last dimensions, and this maximum.
+
+    All are finite, so that no derivative is NaN, and -inf is far below the others.
+    """
+    level = weights.detach().amax(tuple(range(-dims, 0)), keepdim=True)
+    level = level.clamp(min=torch.finfo(weights.dtype).min)
+    levelled = (weights - level).clamp(min=-LARGEST)
+    return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level.flatten(-dims).squeeze(-1)
 
 
 def _or_impossible(weights: Tensor) -> Tensor:

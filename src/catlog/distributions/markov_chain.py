@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..core.categories import widened
-from ..core.checks import broadcasts, check_count, check_is_tensor
+from ..core.checks import broadcasts, check_count, check_is_tensor, check_together
 from ..core.ordered import Ordered, entropy_of
 
 
@@ -42,8 +42,10 @@ class MarkovChain(Ordered):
     ) -> None:
         check_is_tensor("MarkovChain", "initial", initial, "[*batch, k]")
         check_is_tensor("MarkovChain", "transition", transition, "[*batch, k, k]")
+        check_together("MarkovChain", "transition", transition, "`initial`", initial.device)
         if emission is not None:
             check_is_tensor("MarkovChain", "emission", emission, "[*batch, k, o]")
+            check_together("MarkovChain", "emission", emission, "`initial`", initial.device)
         if initial.dim() == 0 or initial.shape[-1] == 0 or transition.dim() < 2:
             raise ValueError(
                 "MarkovChain: `initial` must have shape [*batch, k] with k of at least 1, and "

@@ -10,7 +10,7 @@ from torch.distributions import MixtureSameFamily
 from ..core.factors import IndependentFactors, independent
 from ..core.ordered import Ordered, PointForm
 from .bayesian_network import BayesianNetwork, Node
-from .bit_counts import IMPOSSIBLE
+from .bit_counts import IMPOSSIBLE, LARGEST
 from .foreign import converted, register_distribution
 
 
@@ -45,7 +45,8 @@ class MixtureOfProducts(Ordered):
     def __init__(self, mixture: MixtureSameFamily) -> None:
         law = _components(mixture)
         # By log-probabilities: a probability that underflows to zero is small, not impossible.
-        self.log_probs = _finite(law.log_probs)
+        # torch's own are not quite normalised if logits are large.
+        self.log_probs = _finite(law.log_probs.log_softmax(-1))
         self.log_weights = _finite(_log_weights(mixture).to(law.real))
         self.cardinalities = law.cardinalities
         self.real = law.real
@@ -89,7 +90,9 @@ def _mixed(
 
 
 def _finite(log_probs: Tensor) -> Tensor:
-    return torch.where(log_probs > -torch.inf, log_probs, IMPOSSIBLE)
+    """Return log-probabilities of which sums are finite; the impossible stays below all others."""
+    finite = log_probs.clamp(min=-LARGEST)
+    return finite.masked_fill(log_probs == -torch.inf, IMPOSSIBLE)
 
 
 def component_first(mixture: MixtureSameFamily) -> BayesianNetwork:

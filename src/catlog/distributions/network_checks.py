@@ -1,7 +1,7 @@
 """Checks that a network is autoregressive and keeps its contract; errors name the mistake."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
@@ -23,8 +23,8 @@ NOT_DETERMINISTIC = (
 )
 
 
-def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
-    """Raise if the network breaks the contract of ``q``; return the points used for it."""
+def check_network(q: "Autoregressive") -> None:
+    """Raise if the network breaks the contract of ``q``."""
     lead = torch.Size([ROWS, *q.batch_shape])
     sizes = torch.tensor(q.cardinalities, device=q.device)
     uniforms = torch.rand((*lead, len(sizes)), device=q.device)
@@ -53,7 +53,6 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
         check_steps(known["step"], known["all_logits"], eps)
     if hasattr(q.network, "check"):
         q.network.check(eps)
-    return x
 
 
 def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
@@ -63,6 +62,8 @@ def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
     except Exception as error:
         lead = f"[rows, *batch] = {tuple(x.shape[:-1])}"
         if isinstance(error, ValueError) and str(error).startswith("q: "):
+            if error.__cause__ is not None:  # the network's own error, explained
+                raise
             raise ValueError(
                 f"{error} The leading dimensions {lead} of its input must come first in its output."
             ) from None
@@ -75,7 +76,7 @@ def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
 
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
     """Raise if a tensor of the first state has other leading dimensions."""
-    for tensor in tree_leaves(q.network.start(lead)):
+    for tensor in tree_leaves(q.ask("start", lead, lead)):
         if not isinstance(tensor, Tensor):
             raise ValueError(
                 "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "
@@ -153,31 +154,6 @@ def _check_ends(
         raise ValueError(
             f"q: with {name}, the logits of variable {i} change when other sequences end and are "
             f"no longer passed to the network.{remedy}"
-        )
-
-
-def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> None:
-    """Raise unless f returns one number per point, whatever the other points are."""
-    values = f(x.clone())
-    expected = tuple(x.shape[:-1])
-    if not isinstance(values, Tensor) or tuple(values.shape) != expected:
-        returned = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ValueError(
-            f"f: it was given x of shape {tuple(x.shape)} and must return one value per point, "
-            f"shape {expected}, but it returned {returned}. Reduce the last dimension alone."
-        )
-    if not (values.is_floating_point() or values.dtype == torch.bool):
-        raise ValueError(f"f: it must return floats or bools, but it returned {values.dtype}.")
-    if not bool(values.double().isfinite().all()):
-        raise ValueError("f: it must return finite numbers, but some are NaN or infinite.")
-    if not torch.equal(values, f(x.clone())):
-        return  # a noisy f: nothing to compare
-    alone = f(x[1:2].clone())
-    if not torch.allclose(values[1:2].double(), alone.double(), rtol=1e-3, atol=1e-5):
-        raise ValueError(
-            "f: the value of a point changes when it is evaluated alone, so it depends on the "
-            "other points. f must map each point separately: look for a mean, a normalisation or a "
-            "reshape over the first dimension."
         )
 
 

@@ -53,7 +53,7 @@ class PlackettLuce(Ordered):
         mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_items("PlackettLuce", "scores", scores, mask)
+        check_items("PlackettLuce", "scores", scores, mask, validate_args)
         d = scores.shape[-1]
         if k is None:
             k = d
@@ -85,24 +85,21 @@ class PlackettLuce(Ordered):
         return scores.log_softmax(-1)
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
-        # What is left after j items: the later ones, and those that are not ranked.
-        floor = torch.finfo(self.real).min / 4  # finite, for the derivative; its exponential is 0
-        scores = (self.scores - _offset(self.scores)).expand(x.shape[:-1] + self.scores.shape[-1:])
+        scores = self.scores.expand(x.shape[:-1] + self.scores.shape[-1:])
         ranked = scores.gather(-1, x)
         ordered = x.sort(-1).values
         is_possible = (ranked > -torch.inf).all(-1)
         is_possible = is_possible & (ordered[..., 1:] != ordered[..., :-1]).all(-1)
         ranked = torch.where(is_possible.unsqueeze(-1), ranked, 0.0)
-        unranked = scores.scatter(-1, x, -torch.inf)
-        unranked = unranked.masked_fill(unranked == -torch.inf, floor).logsumexp(-1, keepdim=True)
-        remaining = torch.cat([ranked, unranked], -1).flip(-1).logcumsumexp(-1).flip(-1)[..., :-1]
-        return (ranked - remaining).sum(-1).masked_fill(~is_possible, -torch.inf)
+        log_odds = _log_odds_of_places(ranked, scores.scatter(-1, x, -torch.inf))
+        return log_odds.sum(-1).masked_fill(~is_possible, -torch.inf)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         if inside_functorch():
             return None
         lead = torch.Size([rows, *self.batch_shape])
-        return gumbel_top_k(self.scores.expand(lead + self.scores.shape[-1:]), self.k, generator)
+        scores = _narrowed(self.scores)
+        return _largest(scores.expand(lead + scores.shape[-1:]), self.k, generator)
 
     def bits(self, x: Int64[Tensor, "*lead k"]) -> Int64[Tensor, "*lead d"]:
         """Return rankings as bits: 1 for every item that is ranked."""
@@ -120,19 +117,32 @@ class PlackettLuce(Ordered):
         return torch.tensor(rankings, device=self.device)
 
 
-def _offset(scores: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch 1"]:
-    """Return what all finite scores have in common: the nearest to zero, if all have its sign.
+def _log_odds_of_places(
+    ranked: Float[Tensor, "*lead k"], unranked: Float[Tensor, "*lead d"]
+) -> Float[Tensor, "*lead k"]:
+    """Return every ranked score less the log-sum of this and all later ones and the unranked.
 
-    A common offset changes no probability, but its rounding errors would.
-
-    >>> _offset(torch.tensor([[8.0, 6.0, 7.0], [-5.0, -torch.inf, -6.0], [-1.0, 2.0, 9.0]]))
-    tensor([[ 6.],
-            [-5.],
-            [ 0.]])
+    A sum is kept as its largest score and the logarithm of the rest, so that differences of scores
+    survive whatever the size of the scores is. Sums of 1, 2, 4, ... scores are added up.
     """
-    scores = scores.detach()
-    least = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1, keepdim=True)
-    return least.clamp(min=0) + scores.amax(-1, keepdim=True).clamp(max=0)
+    floor = torch.finfo(ranked.dtype).min
+    level = unranked.detach().amax(-1, keepdim=True)
+    is_none = level == -torch.inf
+    level = level.clamp(min=floor)
+    rest = (unranked - level).masked_fill(is_none, 0.0).logsumexp(-1, keepdim=True)
+    levels = torch.cat([ranked.detach(), level], -1)
+    logs = torch.cat([ranked - ranked.detach(), rest.masked_fill(is_none, floor)], -1)
+    span = 1
+    while span < levels.shape[-1]:
+        first, second = levels[..., :-span], levels[..., span:]
+        highest = torch.maximum(first, second)
+        pair = torch.logaddexp(
+            logs[..., :-span] + (first - highest), logs[..., span:] + (second - highest)
+        )
+        levels = torch.cat([highest, levels[..., -span:]], -1)
+        logs = torch.cat([pair, logs[..., -span:]], -1)
+        span *= 2
+    return (ranked - levels[..., :-1]) - logs[..., :-1]
 
 
 def gumbel_top_k(
@@ -146,12 +156,35 @@ def gumbel_top_k(
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])
     """
+    check_items("gumbel_top_k", "scores", scores, None)
     check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
-    # In float64, where neither large scores nor many items make ties.
-    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
-    exponential = torch.empty(scores.shape, dtype=dtype, device=scores.device)
+    if can_inspect(True, scores):
+        check_scores("gumbel_top_k", "scores", scores, None)
+        items = (scores > -torch.inf).sum(-1)
+        check_enough("gumbel_top_k", torch.full_like(items, k), items)
+    return _largest(_narrowed(scores), k, generator)
+
+
+@torch.no_grad()
+def _narrowed(scores: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
+    """Return scores with the same draws, all small enough that adding noise keeps its digits.
+
+    No noise is as large as the widest gap that is left between scores that follow each other.
+    """
+    ordered, item = scores.sort(-1)
+    # In float64, where many items make no ties.
+    wide = ordered.to(torch.float32 if scores.device.type == "mps" else torch.float64)
+    gaps = wide.diff(dim=-1, prepend=wide[..., :1]).nan_to_num(nan=0.0).clamp(max=1000.0)
+    return torch.zeros_like(wide).scatter(-1, item, gaps.cumsum(-1))
+
+
+def _largest(
+    scores: Float[Tensor, "*lead d"], k: int, generator: torch.Generator | None
+) -> Int64[Tensor, "*lead k"]:
+    """Return the k items of the largest score plus Gumbel noise, in decreasing order."""
+    exponential = torch.empty_like(scores, memory_format=torch.contiguous_format)
     if generator is None:  # torch.compile rejects None beside a symbolic size
         exponential.exponential_()
     else:
         exponential.exponential_(generator=generator)
-    return (scores.detach().to(dtype) - exponential.log()).topk(k, -1).indices
+    return (scores - exponential.log()).topk(k, -1).indices

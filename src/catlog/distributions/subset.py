@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from ..core.categories import widened
-from ..core.checks import check_count
+from ..core.checks import check_count, check_dense, check_together
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect
-from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
+from .bit_counts import IMPOSSIBLE, LARGEST, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
 
-TILT_STEPS = 20  # bisections: for logits within +-80 the tilt is known to 3e-4
+TILT_STEPS = 20  # bisections of an interval of 80: the tilt is known to 8e-5
 
 
 class Subset(Ordered):
@@ -31,7 +31,7 @@ class Subset(Ordered):
 
     Adding a number to all logits does not change the distribution. The table is made with the shift
     for which independent bits have k ones on average. Its entries are then moderate, and float32 is
-    precise enough.
+    precise enough, also beside logits of any size, such as masks of -1e9.
 
     Draws by Gumbel top-k have another distribution, :class:`catlog.distributions.PlackettLuce`.
 
@@ -63,9 +63,9 @@ class Subset(Ordered):
         mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_items("Subset", "logits", logits, mask)
+        check_items("Subset", "logits", logits, mask, validate_args)
         d = logits.shape[-1]
-        _check_k(k, d)
+        _check_k(k, d, logits.device)
         shapes = {"logits": logits.shape[:-1]}
         if mask is not None:
             shapes["mask"] = mask.shape[:-1]
@@ -81,8 +81,9 @@ class Subset(Ordered):
         if can_inspect(validate_args is not False, logits):
             check_scores("Subset", "logits", logits, mask)
             check_enough("Subset", to_choose, is_item.sum(-1))
-        finite = logits.masked_fill(~is_item, 0.0)
-        shifted = finite + _tilt(finite.detach(), is_item, to_choose).unsqueeze(-1)
+        centred = (logits - _pivot(logits, is_item, to_choose)).masked_fill(~is_item, 0.0)
+        centred = centred.clamp(-LARGEST, LARGEST)
+        shifted = centred + _tilt(centred.detach(), is_item, to_choose).unsqueeze(-1)
         self.k = k
         self.to_choose = to_choose
         self.is_item = is_item
@@ -181,7 +182,11 @@ class Subset(Ordered):
         """Return the exact entropy, from the normaliser and the marginals."""
         ones, zeros = self._marginals()
         total = self.totals.gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
-        return (total - (ones * self.log_on + zeros * self.log_off).sum(0)).expand(self.batch_shape)
+        # The derivative of a probability of zero is zero, too, but it would be lost in the rounding
+        # errors that come with a logarithm of any size.
+        log_on = self.log_on.masked_fill(ones == 0, 0.0)
+        log_off = self.log_off.masked_fill(zeros == 0, 0.0)
+        return (total - (ones * log_on + zeros * log_off).sum(0)).expand(self.batch_shape)
 
     @property
     def points(self) -> int:
@@ -197,13 +202,17 @@ class Subset(Ordered):
         return bits.scatter(-1, chosen.view(self.points, self.k), 1)
 
 
-def _check_k(k: object, d: int) -> None:
+def _check_k(k: object, d: int, device: torch.device) -> None:
     """Raise unless ``k`` is an int from 0 to d or a tensor of integers."""
     if not isinstance(k, Tensor):
         hint = f"There are d = {d} items. A k per batch element is a tensor of integers."
         check_count("Subset", "k", k, least=0, most=d, hint=hint)
     elif k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
         raise TypeError(f"Subset: `k` must hold integers, but {k.dtype} was given.")
+    else:
+        check_dense("Subset: `k`", k)
+        if k.is_meta:  # integers elsewhere are moved to the logits
+            check_together("Subset", "k", k, "`logits`", device)
 
 
 def _most(k: int | Tensor, d: int) -> int:
@@ -216,14 +225,26 @@ def _most(k: int | Tensor, d: int) -> int:
 
 
 @torch.no_grad()
+def _pivot(
+    logits: Float[Tensor, "*batch d"], is_item: Bool[Tensor, "*batch d"], k: Int64[Tensor, "*batch"]
+) -> Float[Tensor, "*batch 1"]:
+    """Return the k-th largest logit of an item, around which the others are likely or unlikely."""
+    ordered = logits.masked_fill(~is_item, -torch.inf).sort(-1, descending=True).values
+    rank = torch.minimum(k, is_item.sum(-1)).clamp(min=1).unsqueeze(-1)
+    return ordered.gather(-1, rank - 1).clamp(min=torch.finfo(logits.dtype).min)
+
+
+@torch.no_grad()
 def _tilt(
     logits: Float[Tensor, "*batch d"], is_item: Bool[Tensor, "*batch d"], k: Int64[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
     """Return the shift of the logits for which independent bits have about k ones on average."""
-    margin = 40.0  # sigmoid(-40) is zero in the sum of any number of items
+    # With the k-th largest logit at zero, the shift is at most this. For, shifted by 40, k items
+    # are certain, and by -40 only k - 1 can be likely: sigmoid(-40) is 4e-18.
+    margin = torch.full_like(logits[..., 0], 40.0)
     # The ends of the interval are one tensor. With two, paths through the graph multiply at every
     # step, and torch 2.6 follows all of them when it compiles the backward pass.
-    ends = torch.stack([-logits.amax(-1) - margin, -logits.amin(-1) + margin])
+    ends = torch.stack([-margin, margin])
     for _ in range(TILT_STEPS):
         middle = ends.mean(0)
         expected = ((logits + middle.unsqueeze(-1)).sigmoid() * is_item).sum(-1)

@@ -52,7 +52,7 @@ class Exact(Estimator[Factors]):
     """
 
     _: KW_ONLY
-    limit: Count = 2**22
+    limit: int = 2**22
     chunk_size: Count | None = None
 
     twice = True
@@ -69,8 +69,8 @@ class Exact(Estimator[Factors]):
         if points > self.limit:
             raise ValueError(
                 f"Exact: q has {readable(points)} points, more than `limit` = {self.limit}. Use "
-                "IndeCateR or RLOO, raise the limit if f is cheap, or give f a method "
-                "`expectation`."
+                f"{'SCateR' if isinstance(q, DependentFactors) else 'IndeCateR'} or RLOO, raise "
+                "the limit if f is cheap, or give f a method `expectation`."
             )
         index, weight, likely = _enumerated(q, points)
 
@@ -79,7 +79,7 @@ class Exact(Estimator[Factors]):
             there by a possible one."""
             return q.point(torch.where((weight[part] > 0).unsqueeze(-1), index[part], likely))
 
-        fx = f.chunked(possible_points, points)
+        fx = f.chunked(possible_points, points, subtracted=False)
         # Probabilities add up to 1 but for rounding, which a large mean of f would multiply.
         mean = (weight.detach() * fx.detach()).sum(0)
         value = (weight * (fx - mean)).sum(0) + mean

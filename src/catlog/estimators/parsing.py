@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..core.estimator import Estimator
-from . import ESTIMATORS
+from ..estimators import ESTIMATORS
 
 
 def parse_estimator(text: str) -> Estimator[Any]:

@@ -1,6 +1,7 @@
 """Differences of two argmaxes with the same Gumbel noise: I-MLE and direct optimisation."""
 
 from dataclasses import KW_ONLY
+
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -133,7 +134,7 @@ class DirectOptimisation(Estimator[IndependentFactors]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.epsilon == 0:
+        if abs(self.epsilon) < 1e-30:  # float32 would make 0 of one below 1e-45
             raise ValueError(
                 f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} "
                 "was given."

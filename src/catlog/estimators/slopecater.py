@@ -204,7 +204,7 @@ class SlopeCateR(Learner[RelaxableFactors]):
         table, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]
             logits, corrections.points(), rate, f, *plan, *self.buffers()
         )
-        values = f.through(q.from_coordinates(table))
+        values = f.through(q.from_coordinates(table), subtracted=True)
         shares = plan.shares.to(values.dtype)
         exact = corrections.exact(values.detach()) * choice.weight
         value = (shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype)

@@ -8,10 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core.categories import widened
-from ..core.checks import check_count, check_is_tensor
-from ..core.tracing import full_precision, inside_functorch
-from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
-from .relu_units import FEWEST_MOVES, values_by_units
+from ..core.checks import check_choice, check_count, check_is_tensor
+from ..core.tracing import may_write
 from .tables import (
     Variables,
     check_batch,
@@ -56,6 +54,11 @@ class BernoulliCrossEntropy(nn.Module):
 
     def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
         self.check_logits(logits.shape)
+        if not logits.is_floating_point():
+            raise TypeError(
+                f"BernoulliCrossEntropy: `logits` must be floats, but {logits.dtype} was given. "
+                "Call it with the output of a network."
+            )
         logits = widened(logits)
         return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
 
@@ -87,7 +90,7 @@ class BernoulliCrossEntropy(nn.Module):
         buffers: dict[int, Tensor] = {}
 
         def softplus(hidden: Tensor) -> Tensor:
-            if not _may_write() or hidden.dtype != weight.dtype:
+            if not may_write() or hidden.dtype != weight.dtype:
                 return nn.functional.softplus(linear(hidden))
             rows = hidden.flatten(0, -2)
             if len(rows) not in buffers:
@@ -102,12 +105,6 @@ class BernoulliCrossEntropy(nn.Module):
             return softplus(hidden).sum(-1) - (hidden * slope).sum(-1) - offset
 
         return values
-
-
-def _may_write() -> bool:
-    """Return whether results may be written into buffers, and Python may look at them."""
-    is_traced = torch.compiler.is_compiling() or inside_functorch()
-    return not (torch.is_grad_enabled() or is_traced)
 
 
 class FirstLayerLinear(nn.Module):
@@ -138,9 +135,9 @@ class FirstLayerLinear(nn.Module):
         chunk_size: evaluations at once in the table (None: 1024 on a CPU, all on a GPU).
         precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
             :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as
-            many bits as TF32, scaled into float16's range by powers of two) or "bfloat16" (see
-            :mod:`catlog.functions.kernels`); "float32": by PyTorch, as for all other networks.
-            None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
+            many bits as TF32, scaled into float16's range by powers of two) or "float32" (by
+            PyTorch, as for all other networks). None: "half" where
+            ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> f = FirstLayerLinear(decoder)
@@ -167,11 +164,8 @@ class FirstLayerLinear(nn.Module):
             )
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
-        if precision not in (None, "float32", *PRECISIONS):
-            raise ValueError(
-                'FirstLayerLinear: `precision` must be None, "float32" or one of '
-                f"{PRECISIONS}, but {precision!r} was given."
-            )
+        if precision is not None:
+            check_choice("FirstLayerLinear", "precision", precision, ("half", "float32"))
         check_count("FirstLayerLinear", "categories", categories)
         if event_dims is not None:
             check_count("FirstLayerLinear", "event_dims", event_dims)
@@ -273,8 +267,20 @@ class FirstLayerLinear(nn.Module):
             cast(BernoulliCrossEntropy, self.head).check_logits(
                 (*flat.shape[:-1], last.out_features)
             )
-        if self._fits_kernel(flat, variables):
-            return self._by_kernel(flat, variables)
+        if self._alternates() and not self.one_hot:
+            from .kernels import relu_table
+
+            table = relu_table(
+                [cast(nn.Linear, layer) for layer in list(self.network)[::2]],
+                cast(BernoulliCrossEntropy, self.head).targets,
+                flat,
+                variables,
+                self.categories,
+                self.chunk_size,
+                self.precision,
+            )
+            if table is not None:
+                return table
         rest = self._rest()
         weight = first.weight  # read once: a parametrised weight is computed at every access
         base = nn.functional.linear(flat, weight, first.bias)
@@ -294,11 +300,6 @@ class FirstLayerLinear(nn.Module):
         moved_from = current[..., slot]
         moved_to = (moved_from + offset) % k
         entry = slot * k + moved_to
-        if self._skips_units(base, len(slot)):
-            which = slot if variables is None else variable[..., slot]
-            unmoved, moved = self._by_units(base, moved_to - moved_from, which)
-            table = unmoved.unsqueeze(-1).expand(*current.shape[:-1], slots * k)
-            return table.scatter(-1, entry, moved).unflatten(-1, (slots, k))
         moved_from = moved_from.movedim(-1, 0)
         moved_to = moved_to.movedim(-1, 0)
         which = variable[..., slot].movedim(-1, 0)
@@ -320,15 +321,6 @@ class FirstLayerLinear(nn.Module):
         table = unmoved.to(dtype).expand(*current.shape[:-1], slots * k)
         return table.scatter(-1, entry, moved.to(dtype)).unflatten(-1, (slots, k))
 
-    def _skips_units(self, base: Tensor, moves: int) -> bool:
-        """Return whether :meth:`_by_units` can make this table, and is faster."""
-        fits = self._alternates() and not self.one_hot
-        dtype = cast(nn.Linear, self.network[0]).weight.dtype
-        plain = base.device.type == "cpu" and base.dtype == dtype and base.itemsize >= 4
-        return (
-            fits and plain and _may_write() and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
-        )
-
     def _alternates(self) -> bool:
         """Return whether plain linear layers and ReLUs alternate, before a plain cross-entropy."""
         layers = list(self.network)
@@ -336,52 +328,6 @@ class FirstLayerLinear(nn.Module):
             is_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers)
         )
         return fits and len(layers) % 2 == 1 and is_exactly(self.head, BernoulliCrossEntropy)
-
-    def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        layers = [cast(nn.Linear, self.network[i]) for i in range(0, len(self.network), 2)]
-        targets = cast(BernoulliCrossEntropy, self.head).targets.to(base.dtype)
-        size = self.chunk_size or 1024
-        moved = []
-        for changes, inputs in zip(change.split(size, -1), which.split(size, -1), strict=True):
-            unmoved, values = values_by_units(
-                layers, targets, base, changes, inputs, self.chunk_size
-            )
-            moved.append(values)
-        return unmoved, torch.cat(moved, -1)
-
-    def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
-        """Return whether ``bernoulli_table`` can make this table in an allowed precision."""
-        if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
-            return False
-        if len(self.network) != 5 or not self._alternates():
-            return False
-        slots = (flat if variables is None else variables).shape[-1]
-        if not usable(flat, slots):
-            return False
-        return self.precision != "float32" if self.precision else tf32_allowed()
-
-    def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
-        first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
-        targets = cast(BernoulliCrossEntropy, self.head).targets.to(last.weight.dtype)
-        targets = targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
-        with full_precision(flat):  # the kernels set their precision themselves
-            values = bernoulli_table(
-                flat.flatten(0, -2),
-                None if variables is None else variables.flatten(0, -2),
-                first.weight,
-                first.bias,
-                second.weight,
-                second.bias,
-                last.weight,
-                last.bias,
-                targets @ last.weight,
-                targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
-                self.precision or "half",
-            ).unflatten(0, flat.shape[:-1])
-        current = (flat if variables is None else flat.gather(-1, variables)).bool()
-        moved, unmoved = values[..., :-1], values[..., -1:]
-        at_zero = torch.where(current, moved, unmoved)
-        return torch.stack([at_zero, torch.where(current, unmoved, moved)], -1)
 
     def _parts(self, moves: int, base: Tensor) -> list[slice]:
         """Return slices of the moves that fit the caches of a CPU; on a GPU, all at once."""

@@ -136,6 +136,13 @@ class _Difference:
                 "Known: f and its part must return values of the same shape, but they returned "
                 f"{tuple(fx.shape)} and {tuple(gx.shape)}."
             )
+        if fx.shape[1:] != self.mean.shape:
+            expected = ", ".join(["n", *map(str, self.mean.shape)])
+            raise ValueError(
+                "Known: `under` must get the distribution that E gets, but with its own f has "
+                f"values of shape [{expected}], and they have shape {list(fx.shape)}. Write "
+                "E(known.under(q), q)."
+            )
         if len(fx) > 1 and learns(self.known, fx):
             values, parts = fx.detach(), gx.detach()
             self.known.learn(values - values.mean(0), parts - parts.mean(0))

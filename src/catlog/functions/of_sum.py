@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..core.categories import safe_log, widened
-from ..core.checks import check_count, check_is_tensor
+from ..core.checks import check_count, check_is_tensor, readable
 from ..core.tracing import can_inspect, full_precision
 from ..core.view import view
 from .convolution import (
@@ -77,6 +77,8 @@ class OfSum(nn.Module):
                 raise ValueError(
                     f"OfSum: `weights` must have shape [d], but {tuple(weights.shape)} was given."
                 )
+            if can_inspect(True, weights) and not bool(weights.isfinite().all()):
+                raise ValueError(f"OfSum: `weights` must be finite, but they are {weights}.")
         self.g: Callable[[Tensor], Tensor]
         register_function(self, "g", g)
         self.categories = categories
@@ -200,13 +202,14 @@ class OfSum(nn.Module):
                 "OfSum: its mean is known for constant weights that are whole numbers, but others "
                 "were given. Use an estimator that draws, such as IndeCateR."
             )
-        terms, least, largest = spread(law.probs.double(), self.whole_weights)
-        size = largest - least + 1
+        total_weight = law.d if self.whole_weights is None else sum(map(abs, self.whole_weights))
+        size = (law.k - 1) * total_weight + 1
         if size > MOST_SUMS:
             raise NotImplementedError(
-                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}. "
-                "Use an estimator that draws, such as IndeCateR."
+                f"OfSum: its mean is a sum over {readable(size)} possible sums, more than "
+                f"{MOST_SUMS}. Use an estimator that draws, such as IndeCateR."
             )
+        terms, least, largest = spread(law.probs.double(), self.whole_weights)
         dtype = widened(torch.empty(0, dtype=law.dtype)).dtype  # that g gets from points of q
         if self.weights is not None:
             dtype = torch.promote_types(dtype, widened(self.weights).dtype)

@@ -12,6 +12,7 @@ from ..core.categories import widened
 from ..core.checks import check_count, check_flag
 from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
+from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
 from ..distributions.prompted import Prompted
 
 Cache = tuple[tuple[Tensor, Tensor], ...]
@@ -33,7 +34,7 @@ class CausalLM(Autoregressive):
 
     Cost: drawing n completions of T tokens takes T passes over single tokens. ``log_prob`` takes
     one pass over whole texts.
-    Needs: transformers 4.56 or later (the extra ``transformers``) for the cache alone.
+    Needs: transformers 4.56 or later (``pip install transformers``) for the cache alone.
 
     Args:
         model: a causal model, such as ``AutoModelForCausalLM.from_pretrained(...)``. It is called
@@ -92,6 +93,10 @@ class CausalLM(Autoregressive):
             validate_args=validate_args,
         )
 
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        self.network.check_deterministic()
+        return super().sample(sample_shape)
+
 
 class Completions:
     """The network of :class:`CausalLM`: all logits in one pass over whole texts.
@@ -104,6 +109,7 @@ class Completions:
         texts = Prompted(partial(call, *shared, False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
+        self.device = prompts.device
         self.check = texts.check
         self.all_logits = texts.all_logits
         if use_cache:
@@ -111,6 +117,22 @@ class Completions:
             self.context_in_state = True
             self.start = tokens.start
             self.step = tokens.step
+
+    @torch.no_grad()
+    def check_deterministic(self) -> None:
+        """Raise if a model in training mode says something else about the prompts each time."""
+        if not self.model.training:
+            return
+        shape = (1, *self.batch_shape, 1)  # of a first token, which its logits do not depend on
+        token = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        first, again = self.all_logits(token), self.all_logits(token)
+        if not torch.allclose(
+            first, again, rtol=0, atol=rounding({first.dtype}, first.device) ** 0.5
+        ):
+            raise ValueError(
+                "CausalLM: `model` must be deterministic, but two calls with the same prompts "
+                f"differ. {NOT_DETERMINISTIC}"
+            )
 
 
 def call(
@@ -142,8 +164,8 @@ def filled_cache(cache: Cache) -> Any:
         from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ImportError(
-            "CausalLM: the cache needs transformers 4.56 or later. Install catlog[transformers], "
-            "or pass use_cache=False."
+            "CausalLM: the cache needs transformers: pip install 'transformers>=4.56'. Or pass "
+            "use_cache=False."
         ) from None
     filled = DynamicCache()
     for layer, (keys, values) in enumerate(cache):

@@ -89,6 +89,17 @@ def advantages(
     check_choice("advantages", "estimator", estimator, NAMES)
     check_number("advantages", "epsilon", epsilon, least=0)
     check_flag("advantages", "validate", validate)
+    for name, value in {
+        "rewards": rewards,
+        "mask": mask,
+        "tokens": tokens,
+        "values": values,
+    }.items():
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            raise TypeError(
+                f"advantages: `{name}` must be dense, but {value.layout} was given. Use "
+                f"{name}.to_dense()."
+            )
     check_rewards(rewards)
     is_alive = checked_mask(mask, rewards)
     check_extras(estimator, tokens, values, is_alive)
@@ -98,8 +109,8 @@ def advantages(
         scores = torch.where(is_alive, scores, 0.0).sum(-1)
     if can_inspect(validate, scores) and not bool(scores.isfinite().all()):
         raise ValueError(
-            "advantages: `rewards` must be finite, but they hold NaN or inf. Give a failed "
-            "completion a reward of its own, or leave its row out."
+            "advantages: `rewards` must be finite, also in sum over a row, but they hold NaN or "
+            "inf. Give a failed completion a reward of its own, or leave its row out."
         )
     if values is not None and can_inspect(validate, values) and bool(values.isinf().any()):
         raise ValueError(
@@ -110,21 +121,40 @@ def advantages(
         check_sizes(members, estimator, validate)
 
     by_group = members.gather(scores)
+    unit = power_of_two(by_group.abs().amax(-1, keepdim=True))
+    by_group = by_group / unit
     if tokens is not None and is_alive is not None:  # criticater
         texts = members.gather(tokens), members.gather(is_alive)
-        result = members.scatter(left_out_residuals(by_group, members.present, *texts))
+        residuals = left_out_residuals(by_group, members.present, *texts)
+        result = members.scatter(residuals * unit.unsqueeze(-1))
     elif values is not None and is_alive is not None:  # vineppo
-        baseline = members.scatter(mean_of_others(by_group, members.present))
+        baseline = members.scatter(mean_of_others(by_group, members.present) * unit)
         result = changes_of_value(scores, baseline, values.to(scores.dtype), is_alive)
+    elif estimator == "grpo":
+        result = members.scatter(standardised(by_group, members.present, epsilon / unit))
     else:
-        result = members.scatter(per_row(by_group, members.present, estimator, epsilon))
+        result = members.scatter(per_row(by_group, members.present, estimator) * unit)
     if is_alive is not None:
         per_position = result if result.dim() == 2 else result.unsqueeze(-1)
         result = torch.where(is_alive, per_position, 0.0)
-    return result.to(rewards.dtype)
+    result = result.to(rewards.dtype)
+    if can_inspect(validate, result) and not bool(result.isfinite().all()):
+        raise ValueError(
+            f"advantages: `rewards` must have differences that {rewards.dtype} can hold, but some "
+            "are too large. Divide the rewards by a constant, or give them in a wider dtype."
+        )
+    return result
 
 
-def per_row(scores: Scores, present: Present, estimator: str, epsilon: float) -> Scores:
+def power_of_two(numbers: Tensor) -> Tensor:
+    """Return a power of two near every number.
+
+    Dividing by it is exact, and then sums and squares do not overflow.
+    """
+    return torch.ldexp(torch.ones_like(numbers), torch.frexp(numbers).exponent - 1)
+
+
+def per_row(scores: Scores, present: Present, estimator: str) -> Scores:
     """Return one advantage per row."""
     if estimator == "reinforce":
         return scores
@@ -133,9 +163,13 @@ def per_row(scores: Scores, present: Present, estimator: str, epsilon: float) ->
     if estimator == "rloo":
         return scores - mean_of_others(scores, present)
     count = present.sum(-1, keepdim=True)
-    centred = torch.where(present, scores - scores.sum(-1, keepdim=True) / count, 0.0)
-    if estimator == "dr_grpo":
-        return centred
+    return torch.where(present, scores - scores.sum(-1, keepdim=True) / count, 0.0)
+
+
+def standardised(scores: Scores, present: Present, epsilon: Tensor) -> Scores:
+    """Return GRPO's advantages: those of Dr. GRPO over the standard deviation plus ``epsilon``."""
+    centred = per_row(scores, present, "dr_grpo")
+    count = present.sum(-1, keepdim=True)
     deviation = (centred.square().sum(-1, keepdim=True) / (count - 1)).sqrt()
     # Equal rewards have no deviation, and the advantage 0 even with epsilon=0.
     return torch.where(deviation > 0, centred / (deviation + epsilon), 0.0)

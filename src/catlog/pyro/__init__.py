@@ -1,6 +1,6 @@
 """An ELBO for Pyro whose discrete guide sites have the estimators of catlog.
 
-It needs Pyro: ``pip install 'catlog[pyro]'``.
+It needs Pyro: ``pip install 'pyro-ppl>=1.9'``.
 """
 
 try:
@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
     if error.name != "pyro":
         raise
     raise ModuleNotFoundError(
-        "catlog.pyro needs Pyro, which is not installed: pip install 'catlog[pyro]'.", name="pyro"
+        "catlog.pyro needs Pyro, which is not installed: pip install 'pyro-ppl>=1.9'.", name="pyro"
     ) from None
 
 from .elbo import ELBO as ELBO

@@ -16,10 +16,32 @@ from ..core.categories import Kind
 from ..core.checks import check_count
 from ..core.estimator import Estimator
 from ..estimators import IndeCateR
-from .runs import Node, Plate, Program, Programs, drawn, log_prob, plates, with_dimensions
+from .runs import (
+    Node,
+    Plate,
+    Program,
+    Programs,
+    batch_shape,
+    drawn,
+    log_prob,
+    plates,
+    with_dimensions,
+)
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
+
+# Arguments of Pyro's losses that have no meaning here, and what to do instead.
+_OTHERS = {
+    "max_iarange_nesting": "`max_iarange_nesting` is `max_plate_nesting`.",
+    "strict_enumeration_warning": (
+        "`strict_enumeration_warning` has no meaning, because sites are enumerated where they are "
+        "marked. Remove it."
+    ),
+    "ignore_jit_warnings": "nothing is traced, so remove `ignore_jit_warnings`.",
+    "jit_options": "nothing is traced, so remove `jit_options`.",
+    "tail_adaptive_beta": "`tail_adaptive_beta` is for TraceTailAdaptive_ELBO only. Remove it.",
+}
 
 
 class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
@@ -42,7 +64,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
 
     Model and guide run with *rows*: values with one more dimension to the left of all plates, as in
     parallel enumeration. The first step runs them a few more times to find what depends on what,
-    and to check that rows do not mix. What cannot have rows is refused by name.
+    and to check that rows do not mix. What cannot have rows is refused by name. A step at which a
+    site depends on more than before is noticed, and looks again.
 
     Cost: ``num_particles`` times the evaluations of the estimator, each of which is one row of a
     run of the model. Needs: an unbiased estimator.
@@ -53,6 +76,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         estimator: of all discrete guide sites without one of their own; None: IndeCateR(1).
         num_particles: the mean of this many estimates.
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
+        vectorize_particles: estimate all particles in one run, as elements of one more plate.
+        retain_graph: keep the graph after the backward pass.
 
     >>> import pyro
     >>> from pyro.distributions import Bernoulli, Normal
@@ -83,11 +108,21 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         *,
         num_particles: int = 1,
         max_plate_nesting: float = inf,
+        vectorize_particles: bool = False,
+        retain_graph: bool | None = None,
+        **others: Any,
     ) -> None:
+        for name in others:
+            raise TypeError(f"{OWNER}: {_OTHERS.get(name, f'there is no argument `{name}`.')}")
         estimator = IndeCateR(1) if estimator is None else estimator
         check_estimator("`estimator`", estimator)
         check_count(OWNER, "num_particles", num_particles)
-        super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
+        super().__init__(
+            num_particles=num_particles,
+            max_plate_nesting=max_plate_nesting,
+            vectorize_particles=vectorize_particles,
+            retain_graph=retain_graph,
+        )
         self.estimator = estimator
         self._known: tuple[Any, Structure] | None = None
 
@@ -102,16 +137,21 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             )
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        key = (model, guide)
+        if self._known is not None and self._known[0][0] != key:
+            self._known = None
+        runs = self.num_particles
+        if self.vectorize_particles:
+            runs = 1
+            model, guide = map(self._vectorized_num_particles, key)
         nesting = int(self.max_plate_nesting)
-        particles = [
-            Programs(model, guide, args, kwargs, nesting) for _ in range(self.num_particles)
-        ]
-        return -torch.stack([self._estimate(programs) for programs in particles]).mean()
+        particles = [Programs(model, guide, args, kwargs, nesting) for _ in range(runs)]
+        total = torch.stack([self._estimate(programs, key) for programs in particles]).sum()
+        return -total / self.num_particles
 
     def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO."""
-        with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+        return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO, after a backward pass through it."""
@@ -124,23 +164,51 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         """Return traces as Pyro's base class asks; the estimates here do not use them."""
         return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
 
-    def _estimate(self, programs: Programs) -> Tensor:
+    def _estimate(self, programs: Programs, key: tuple[Program, Program]) -> Tensor:
         """Return one estimate of the ELBO, a scalar."""
-        nodes = programs.run_guide({})
-        structure = self._structure(programs, nodes)
+        nodes = self._first_run(programs)
+        structure = self._structure(programs, nodes, key)
         try:
             return _Estimate(programs, structure, nodes).total()
         except ChangedSiteError:
             self._known = None
-            return _Estimate(programs, self._structure(programs, nodes), nodes).total()
+            return _Estimate(programs, self._structure(programs, nodes, key), nodes).total()
 
-    def _structure(self, programs: Programs, nodes: dict[str, Node]) -> Structure:
-        """Return what depends on what, found at the first step and whenever the guide changes."""
-        key = (programs.model, programs.guide, signature(nodes, self.estimator))
-        if self._known is None or self._known[0] != key:
+    def _first_run(self, programs: Programs) -> dict[str, Node]:
+        """Run the guide, and forget what depends on what if a site depends on more than it did.
+
+        Sites that none depended on have two equal rows in this run. So a new dependence shows in
+        the shape of a site, or fails where it is control flow.
+        """
+        if self._known is not None:
+            try:
+                structure = self._known[1]
+                nodes = programs.run_guide({}, structure.childless)
+                if not any(_has_rows(node, programs.nesting) for node in nodes.values()):
+                    return nodes
+            except Exception:
+                pass
+            self._known = None
+        return programs.run_guide({})
+
+    def _structure(
+        self, programs: Programs, nodes: dict[str, Node], key: tuple[Program, Program]
+    ) -> Structure:
+        """Return what depends on what, found at the first step and whenever the guide changes.
+
+        ``key`` is the model and the guide, without a plate for particles.
+        """
+        known = (key, signature(nodes, self.estimator))
+        if self._known is None or self._known[0] != known:
             validate = is_validation_enabled()
-            self._known = (key, discover(programs, nodes, self.estimator, validate))
+            self._known = (known, discover(programs, nodes, self.estimator, validate))
         return self._known[1]
+
+
+def _has_rows(node: Node, dims: int) -> bool:
+    """Return whether a site has several rows to the left of so many dimensions."""
+    shape = batch_shape(node)
+    return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
 
 
 def _check_support(x: Tensor, form: Kind, group: Group) -> None:
@@ -167,6 +235,7 @@ class _Estimate:
 
     def total(self) -> Tensor:
         """Return the ELBO."""
+        self._check_parents()
         nodes, coupled = self.nodes, self.structure.coupled
         fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
         total = torch.zeros(())
@@ -182,7 +251,7 @@ class _Estimate:
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Run the model with the values of the guide's sites."""
         sites = self.programs.run_model({**drawn(nodes), **values})
-        for name in sites.keys() ^ self.structure.all_model_sites:
+        for name in sites.keys() ^ self.structure.model_dims.keys():
             raise ChangedSiteError("model", name)
         return sites
 
@@ -211,20 +280,48 @@ class _Estimate:
         def f(x: Tensor) -> Tensor:
             _check_support(x, form, group)
             points = with_points(x)
-            inner = self.programs.run_guide(points) if group.is_parent else nodes
+            lead = x.shape[:1] + rows
+            inner = self._guide(group, points, len(lead)) if group.children else nodes
             inner = {
                 name: {**node, "value": points[name]} if name in points else node
                 for name, node in inner.items()
             }
-            lead = x.shape[:1] + rows
             estimate = self._terms(chain, inner, points, lead)
             if len(chain) > 1:
                 later = self._expectation(chain[1:], inner, points, lead)
                 estimate = estimate + self._summed(later, group)
             return estimate
 
+        f.is_noisy = len(chain) > 1  # type: ignore[attr-defined]  # it estimates later groups
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
         return group.estimator(f, q)
+
+    def _guide(self, group: Group, points: Mapping[str, Tensor], levels: int) -> dict[str, Node]:
+        """Run the guide with points of a group, which only its children may depend on."""
+        nodes = self.programs.run_guide(points)
+        for name, node in nodes.items():
+            dims = len(batch_shape(self.nodes[name])) if name in self.nodes else 0
+            if name not in group.children and self._has_newest_rows(node, levels, dims):
+                raise ChangedSiteError("guide", name)
+        return nodes
+
+    def _has_newest_rows(self, node: Node, levels: int, dims: int) -> bool:
+        """Return whether a site, which has ``dims`` dimensions without rows, has the newest ones.
+
+        An estimator may evaluate a single row, which only the number of dimensions shows.
+        """
+        shape, dim = batch_shape(node), self.programs.nesting + levels
+        return len(shape) >= dim and (shape[-dim] > 1 or len(shape) > dims)
+
+    def _check_parents(self) -> None:
+        """Raise if a site depends on another one of its group that is not among its parents."""
+        values = {name: self.nodes[name]["value"] for name in self.discrete}
+        for group in (group for chain in self.structure.chains for group in chain):
+            for sites, free in group.nonparents if group.is_ordered else []:
+                nodes = self.programs.run_guide(values, sites)
+                for name in free:
+                    if _has_rows(nodes[name], self.programs.nesting):
+                        raise ChangedSiteError("guide", name)
 
     def _plates(self, group: Group, sizes: Mapping[Plate, int]) -> torch.Size:
         """Return the sizes of the plate dimensions, 1 where the group does not keep a plate."""
@@ -280,13 +377,14 @@ class _Estimate:
     def _check_structure(self, chain: Chain, sites: Mapping[str, Node], levels: int) -> None:
         """Raise if a model site has newest rows that it should not have, or lost a kept plate."""
         dependent = frozenset(name for group in chain for name in group.model_sites)
-        dim = self.programs.nesting + levels
         for name, site in sites.items():
             if name in dependent:
                 is_changed = not chain[0].kept <= plates(site).keys()
             else:
-                shape = getattr(site["fn"], "batch_shape", ())
-                is_changed = len(shape) >= dim and shape[-dim] > 1
+                dims = self.structure.model_dims[name]
+                is_changed = self._has_newest_rows(site, levels, dims)
+                is_constant = name in self.structure.model_sites
+                is_changed |= is_constant and _has_rows(site, self.programs.nesting)
             if is_changed:
                 raise ChangedSiteError("model", name)
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import Delta, MaskedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
 
 from ..core.factors import base_distribution
 
@@ -36,6 +38,8 @@ class Programs:
             from uniforms that all rows share, so they are functions of the discrete sites.
         subsamples: the indices of every plate.
         noise: the uniforms of the coupled sites.
+        has_gradients: whether runs build a graph, also those inside an estimator's no_grad: a
+            program may differentiate something itself.
     """
 
     model: Program
@@ -46,35 +50,53 @@ class Programs:
     coupled: frozenset[str] = frozenset()
     subsamples: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
+    has_gradients: bool = field(default_factory=torch.is_grad_enabled)
 
-    def run_guide(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        return self._run(self.guide, values)
+    def run_guide(
+        self, values: Mapping[str, Tensor], repeated: frozenset[str] = frozenset()
+    ) -> dict[str, Node]:
+        """Run the guide, which gets the values of ``repeated`` sites in two equal rows."""
+        return sample_sites(self.trace(self.guide, values, repeated))
 
     def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        return self._run(self.model, values)
+        return sample_sites(self.trace(self.model, values))
 
-    def _run(self, program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        """Return the sample sites of one run, in order, without the subsamples of plates."""
+    def trace(
+        self,
+        program: Program,
+        values: Mapping[str, Tensor],
+        repeated: frozenset[str] = frozenset(),
+    ) -> Any:
+        """Return Pyro's trace of one run."""
         trace = poutine.Trace()
+        fixed = _Fixed(self, values, repeated)
         try:
-            with poutine.trace() as tracer, _Fixed(self, values):
+            with poutine.trace() as tracer, fixed, torch.set_grad_enabled(self.has_gradients):
                 trace = tracer.trace
                 program(*self.args, **self.kwargs)
         except Exception as error:
             names = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
             error.last_site = names[-1] if names else None  # type: ignore[attr-defined]
             raise
-        samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
-        return {name: node for name, node in samples.items() if not is_subsample(node)}
+        return trace
+
+
+def sample_sites(trace: Any) -> dict[str, Node]:
+    """Return the sample sites of a trace, in order, without the subsamples of plates."""
+    samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+    return {name: node for name, node in samples.items() if not is_subsample(node)}
 
 
 class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
     """A handler that gives sites their values, and repeats the subsamples of earlier runs."""
 
-    def __init__(self, programs: Programs, values: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, programs: Programs, values: Mapping[str, Tensor], repeated: frozenset[str]
+    ) -> None:
         super().__init__()
         self.programs = programs
         self.values = values
+        self.repeated = repeated
 
     def _pyro_sample(self, msg: Node) -> None:
         name = msg["name"]
@@ -95,6 +117,10 @@ class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
     def _pyro_post_sample(self, msg: Node) -> None:
         if is_subsample(msg):
             self.programs.subsamples.setdefault(msg["name"], msg["value"])
+        elif msg["name"] in self.repeated:  # the trace, outside, has recorded one row already
+            dims = self.programs.nesting + 1
+            value = with_dimensions(msg["value"], dims, len(msg["fn"].event_shape))
+            msg["value"] = value.expand(2, *value.shape[1:])
 
 
 def is_subsample(node: Node) -> bool:
@@ -103,25 +129,50 @@ def is_subsample(node: Node) -> bool:
 
 def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
     """Return a reparameterised value, by uniforms that all rows and all runs of a step share."""
-    base = base_distribution(node["fn"])
-    shape = base.batch_shape + base.event_shape
-    tail = programs.nesting + len(node["fn"].event_shape)
-    shape = shape[max(0, len(shape) - tail) :]
-    name = node["name"]
-    if name not in programs.noise:
-        mean = base.mean
-        u = torch.rand(shape, dtype=mean.dtype, device=mean.device)
-        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
-        programs.noise[name] = u.clamp(half, 1 - half)
+    name, fn = node["name"], node["fn"]
+    levels = max(0, len(fn.batch_shape) - programs.nesting)
     try:
-        return base.icdf(programs.noise[name])
+        return _of_uniforms(fn, lambda like: _uniforms(name, like[(0,) * levels], programs))
     except NotImplementedError:
         raise NotImplementedError(
             f"catlog.pyro.ELBO: the guide's continuous site {name!r} depends on discrete sites, "
-            f"and its distribution {type(base).__name__} has no `icdf`, by which it would get the "
-            "same noise in all rows. Use Normal, LogNormal, Laplace or Uniform there, or draw "
-            "it before the discrete sites."
+            f"and its distribution {type(base_distribution(fn)).__name__} has no `icdf`, by which "
+            "it would get the same noise in all rows. Use Normal, MultivariateNormal, Laplace, "
+            "Uniform, a transformation of these or Delta there, or draw it before the discrete "
+            "sites."
         ) from None
+
+
+def _of_uniforms(fn: Distribution, uniforms: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a value of ``fn`` as a function of its parameters and of ``uniforms(like)``.
+
+    ``like`` has the shape of a value of the distribution inside all wrappers.
+    """
+    base = base_distribution(fn)
+    if isinstance(base, MaskedDistribution):  # a mask is for the log-probability only
+        return _of_uniforms(base.base_dist, uniforms)
+    if isinstance(base, Delta):
+        return base.v
+    if isinstance(base, TransformedDistribution):
+        value = _of_uniforms(base.base_dist, uniforms)
+        for transform in base.transforms:
+            value = transform(value)
+        return value
+    mean = base.mean
+    u = uniforms(mean)
+    if isinstance(base, MultivariateNormal):
+        normal = torch.special.ndtri(u)
+        return mean + (base.scale_tril @ normal.unsqueeze(-1)).squeeze(-1)
+    return base.icdf(u)
+
+
+def _uniforms(name: str, like: Tensor, programs: Programs) -> Tensor:
+    """Return the uniforms of a site, of the shape of ``like``, which has no rows."""
+    if name not in programs.noise:
+        u = torch.rand_like(like)
+        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
+        programs.noise[name] = u.clamp(half, 1 - half)
+    return programs.noise[name]
 
 
 def drawn(nodes: Mapping[str, Node]) -> dict[str, Tensor]:
@@ -135,10 +186,28 @@ def log_prob(node: Node) -> Tensor:
     return scale_and_mask(value, node["scale"], node["mask"])
 
 
+def batch_shape(node: Node) -> torch.Size:
+    """Return the shape of the log-probability of a site, without computing it."""
+    factors = (node["scale"], node["mask"])
+    shapes = [factor.shape for factor in factors if isinstance(factor, Tensor)]
+    return torch.broadcast_shapes(getattr(node["fn"], "batch_shape", ()), *shapes)
+
+
 def plates(node: Node) -> dict[Plate, int]:
-    """Return the vectorised plates of a site, with their sizes."""
+    """Return the vectorised plates of a site, with their sizes.
+
+    A plate without a size has that of the site.
+    """
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
-    return {(frame.name, frame.dim): frame.size for frame in frames}
+    sizes = {(frame.name, frame.dim): frame.size for frame in frames}
+    if -1 in sizes.values():
+        value = node["value"].shape
+        value = value[: len(value) - len(node["fn"].event_shape)]
+        shape = torch.broadcast_shapes(batch_shape(node), value)
+        for (name, dim), size in sizes.items():
+            if size == -1:
+                sizes[name, dim] = shape[dim] if len(shape) >= -dim else 1
+    return sizes
 
 
 def with_dimensions(value: Tensor, dims: int, event_dims: int) -> Tensor:

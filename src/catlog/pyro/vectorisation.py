@@ -1,15 +1,22 @@
 """Runs of a model and a guide with rows, and errors that say why a program cannot have them."""
 
+import traceback
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import pyro
 import torch
+from pyro.poutine.util import prune_subsample_sites
+from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import Categorical
 
 from ..core.factors import base_distribution
-from .runs import Node, Programs, drawn, log_prob, plates
+from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
+from .sites import is_discrete, law, unmasked
 
 OWNER = "catlog.pyro.ELBO"
 
@@ -48,6 +55,7 @@ def run_with_rows(
             raise
         last = getattr(error, "last_site", None)
         place = "before its first site" if last is None else f"after its site {last!r}"
+        place += _line(error)
         raise NotImplementedError(
             f"{OWNER}: the {program} cannot be vectorised: it runs with one value per discrete "
             f"site, but fails {place} when values have rows, one more dimension to the left of all "
@@ -57,19 +65,93 @@ def run_with_rows(
         ) from error
 
 
+def _line(error: Exception) -> str:
+    """Return where the user's program failed: the innermost line outside of the libraries."""
+    folders = [Path(module.__file__).parent for module in (pyro, torch, traceback)]
+    folders.append(Path(__file__).parents[1])
+    lines = [
+        f" ({frame.filename}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(folder in Path(frame.filename).parents for folder in folders)
+    ]
+    return lines[-1] if lines else ""
+
+
+def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool) -> dict[str, int]:
+    """Compare the model with the guide, on runs without rows, with Pyro's own checks.
+
+    Return the number of dimensions of every model site.
+    """
+    values = drawn(nodes)
+    traces = {
+        "guide": programs.trace(programs.guide, values),
+        "model": programs.trace(programs.model, values),
+    }
+    for program, trace in traces.items():
+        for name, node in sample_sites(trace).items():
+            depth = max((-dim for _, dim in plates(node)), default=0)
+            if depth > programs.nesting:
+                raise ValueError(
+                    f"{OWNER}: `max_plate_nesting` is {programs.nesting}, but the {program}'s site "
+                    f"{name!r} has a plate at dimension {-depth}. Pass max_plate_nesting={depth}."
+                )
+    model = sample_sites(traces["model"])
+    check_names(model, nodes)
+    dims = {name: len(batch_shape(node)) for name, node in model.items()}
+    if not validate:
+        return dims
+    check_model_guide_match(traces["model"], traces["guide"], programs.nesting)
+    for trace in traces.values():
+        without_subsamples = prune_subsample_sites(trace)
+        without_subsamples.compute_log_prob()
+        for node in sample_sites(without_subsamples).values():
+            check_site_shape(node, programs.nesting)
+    for name, node in nodes.items():
+        if is_discrete(node["fn"]) and not node["is_observed"]:
+            _check_law(name, node)
+        if "baseline" in node["infer"]:
+            warnings.warn(
+                f"{OWNER}: infer['baseline'] of site {name!r} is ignored, because estimators need "
+                "none. Remove it; its parameters are not trained.",
+                stacklevel=2,
+            )
+    return dims
+
+
+def _check_law(name: str, node: Node) -> None:
+    """Raise if a registered conversion of a site has other values, or other probabilities."""
+    fn = unmasked(node["fn"])
+    expected, value = fn.log_prob(node["value"]), node["value"]
+    if not torch.allclose(law(fn).log_prob(value), expected, rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{OWNER}: the guide's site {name!r} is {type(base_distribution(fn)).__name__}, whose "
+            "registered conversion must have the same values and probabilities, but it has others. "
+            "Change the function given to catlog.distributions.register_distribution."
+        )
+
+
+def check_plates(*programs: Mapping[str, Node]) -> None:
+    """Raise if sites disagree about the size of a plate that has none of its own."""
+    first: dict[Plate, tuple[str, int]] = {}
+    for name, node in (item for nodes in programs for item in nodes.items()):
+        for plate, size in plates(node).items():
+            other, expected = first.setdefault(plate, (name, size))
+            if size != expected:
+                raise ValueError(
+                    f"{OWNER}: plate {plate[0]!r} has {expected} elements at site {other!r}, but "
+                    f"{size} at site {name!r}. Give it a size: pyro.plate({plate[0]!r}, "
+                    f"{max(size, expected)})."
+                )
+
+
 def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
     """Raise if the batch dimensions of a site are not those of its plates, rows apart."""
     shape = log_prob(node).shape
     expected = {dim: size for (_, dim), size in plates(node).items()}
-    if min(expected, default=0) < -nesting:
-        raise ValueError(
-            f"{OWNER}: `max_plate_nesting` is {nesting}, but the {program}'s site {name!r} has a "
-            f"plate at dimension {min(expected)}. Pass max_plate_nesting={-min(expected)}."
-        )
     right = shape[max(0, len(shape) - nesting) :]
     for dim in range(-nesting, 0):
         size = right[dim] if len(right) >= -dim else 1
-        if size != expected.get(dim, 1) and expected.get(dim, 1) != -1:
+        if size != expected.get(dim, 1):
             raise NotImplementedError(
                 f"{OWNER}: the {program} cannot be vectorised: when discrete values have rows, to "
                 f"the left of {nesting} dimensions for plates, the log-probability of its site "
@@ -86,7 +168,7 @@ def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> N
     for name in model.keys() & guide.keys():
         sizes = []
         for node in (guide[name], model[name]):
-            base = base_distribution(node["fn"])
+            base = base_distribution(law(node["fn"]))
             sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
         in_guide, in_model = sizes
         if in_guide is not None and in_model is not None and in_guide > in_model:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import one_hot
 
-from catlog.distributions import Categoricals
 from catlog.core.categories import Kind
+from catlog.distributions import Categoricals
 
 FeatureFunction = Callable[[Tensor, Tensor], Tensor]  # of features [..., 6] and a parameter [6]
 

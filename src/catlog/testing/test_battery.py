@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent
+from torch.distributions import Bernoulli, Independent
 
 import catlog
 from catlog.core.estimator import Estimate, Estimator

@@ -228,6 +228,26 @@ def test_a_certain_variable_has_no_other_category() -> None:
     assert gradient.abs().max() < 1e-12
 
 
+def test_coefficients_are_those_of_least_squares() -> None:
+    """One bit per distribution: the regression over both of its values is written out."""
+    logits = torch.linspace(-1.5, 2.0, 8, dtype=torch.float64).unsqueeze(-1).requires_grad_()
+    width = torch.linspace(0.5, 4.0, 8, dtype=torch.float64)
+    E = SlopeCateR(1, corrections=1, decay=0.0).double()  # the fit is that of the last call
+    E(lambda x: (width * x[..., 0]).sin(), bits(logits)).sum().backward()
+    p = logits.detach().squeeze(-1).sigmoid()
+    x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    slope, variance = width * (width * x).cos(), p * (1 - p)
+    features = torch.stack([variance * slope, (0.5 - p) * (x - p) * slope], -1)
+    chance = torch.stack([1 - p, p])
+    weighted = (chance.sqrt().unsqueeze(-1) * features).flatten(0, 1)
+    target = (chance.sqrt() * (variance * width.sin())).flatten()
+    ridge = (0.01 * weighted.square().sum(0)).sqrt()  # pulls both coefficients towards 1
+    weighted, target = torch.cat([weighted, ridge.diag()]), torch.cat([target, ridge])
+    expected = torch.linalg.lstsq(weighted, target.unsqueeze(-1)).solution.squeeze(-1)
+    torch.testing.assert_close(E.coefficients(), expected, rtol=0, atol=1e-10)
+    assert (expected - 1).abs().min() > 0.1
+
+
 def test_coefficients_of_slopes_are_learned() -> None:
     """alpha falls to 0 where slopes mislead, beta where f is linear; both are frozen in eval()."""
     logits = torch.tensor([0.4, -0.3, 1.2, -2.0, 0.1])
@@ -266,6 +286,16 @@ def test_state_is_saved() -> None:
     torch.testing.assert_close(
         gradients(E, f, torch.zeros(3), 5), gradients(copy, f, torch.zeros(3), 5), rtol=0, atol=0
     )
+
+
+@pytest.mark.parametrize("corrects", ["no", 1, 0.0, torch.tensor(True)], ids=str)
+def test_the_decision_is_true_false_or_none(corrects: object) -> None:
+    E = SlopeCateR(2, every=4)
+    with pytest.raises(TypeError, match="SlopeCateR: `corrects` must be True or False"):
+        E.corrects = corrects
+    with pytest.raises(TypeError, match="`corrects`"), E.deciding(corrects):
+        pass
+    assert E.corrects is None
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -12,7 +12,7 @@ import tyro
 
 from catlog import problems
 from catlog.diagnostics import advise, compare
-from catlog.estimator import Estimator
+from catlog.core.estimator import Estimator
 from catlog.estimators import ESTIMATORS
 
 from ..named_estimators import make_estimator
@@ -138,7 +138,7 @@ def parse_estimators(text: str) -> list[str | Estimator]:
     As in Python, a setting without a name belongs to the first argument of the class.
 
     >>> parse_estimators("RLOO, IndeCateR(4, draws=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, draws=latin), SumAndSample(samples=1, top=3)]
+    ['RLOO', IndeCateR(4, sampling='latin'), SumAndSample(samples=1, top=3)]
     """
     estimators: list[str | Estimator] = []
     for part in re.split(r",(?![^(]*\))", text):  # at the commas outside parentheses

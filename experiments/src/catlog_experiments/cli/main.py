@@ -17,7 +17,8 @@ from rich.table import Table
 
 from catlog import problems
 from catlog.diagnostics.progress import progress_bar
-from catlog.estimator import ANY, INDEPENDENT, Kind
+from catlog.core.estimator import ANY, INDEPENDENT
+from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS
 
 from .. import (

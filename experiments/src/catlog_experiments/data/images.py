@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from catlog.checks import check_choice
+from catlog.core.checks import check_choice
 
 from .files import FILES, DataError, locate, unpack
 from .idx import read_idx

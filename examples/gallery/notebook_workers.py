@@ -4,10 +4,10 @@ An expensive black box in worker processes, from a notebook
 
 Which columns does a decision tree need? f is a cross-validation that two processes share.
 
-``catlog.functions.Pool`` gives each point to one of its workers, as a numpy array. In a notebook
-the function is defined in a cell, not in a module that a worker could import. So it is sent as a
-copy, together with the data that it uses. This needs the package cloudpickle, which comes with the
-extra ``experiments``. This page can be downloaded as a notebook.
+``catlog.functions.Mapped`` gives each point to a worker of an executor, as a numpy array. In a
+notebook the function is defined in a cell, not in a module that a worker could import. loky's
+executor sends it as a copy, together with the data that it uses. loky is a package of its own, and
+a part of joblib, which comes with scikit-learn. This page can be downloaded as a notebook.
 """
 
 import os
@@ -17,13 +17,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from joblib.externals.loky import get_reusable_executor  # or: from loky import ...
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.functions import Pool
+from catlog.functions import Mapped
 
 QUICK = "CATLOG_QUICK" in os.environ
 STEPS, WORKERS = 4 if QUICK else 25, 2
@@ -49,10 +50,8 @@ def score(bits: np.ndarray) -> float:
 
 
 # %%
-# A pool is an f for any estimator that needs no derivative. It copies the function when it is
-# created, so create a new pool after a change of ``score`` or ``columns``. A point that takes
-# longer than ``timeout`` seconds, or whose worker dies, is tried once more. Then an error names the
-# point.
+# The result is an f for any estimator that needs no derivative. If ``score`` raises an error,
+# another error names the point.
 
 torch.manual_seed(0)
 logits = torch.zeros(30, requires_grad=True)
@@ -60,14 +59,14 @@ optimiser = torch.optim.Adam([logits], lr=0.3)
 E = catlog.CritiCateR(samples=24)
 history, values = [], []
 began = time.perf_counter()
-with Pool(score, workers=WORKERS, timeout=60.0, retries=1) as f:
-    for _ in range(STEPS):
-        optimiser.zero_grad()
-        value = E(f, Independent(Bernoulli(logits=logits), 1))
-        (-value).backward()
-        history.append(logits.sigmoid().detach())
-        values.append(value.item())
-        optimiser.step()
+f = Mapped(score, get_reusable_executor(WORKERS))
+for _ in range(STEPS):
+    optimiser.zero_grad()
+    value = E(f, Independent(Bernoulli(logits=logits), 1))
+    (-value).backward()
+    history.append(logits.sigmoid().detach())
+    values.append(value.item())
+    optimiser.step()
 seconds = time.perf_counter() - began
 chosen = (logits > 0).numpy()
 print(f"{STEPS} steps of 24 evaluations by {WORKERS} workers: {seconds:.1f} s")
@@ -86,4 +85,4 @@ axes[1].plot(paths[:, ~chosen], color="lightgrey")
 axes[1].plot(paths[:, chosen], color="tab:blue")
 axes[1].set(xlabel="step", ylabel="probability of being selected", ylim=(0, 1))
 Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/notebook_pool.png", dpi=150)
+figure.savefig("demo/notebook_workers.png", dpi=150)

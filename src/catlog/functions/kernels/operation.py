@@ -6,13 +6,11 @@ changes are the most of it that goes through memory. It is a custom operation of
 ``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing) it is the
 formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
 
-Precisions on a GPU, all with float32 sums; the points themselves are evaluated in nearly float32:
-
-- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only
-  the *change* from the point is multiplied, so that rounding is relative to the change, about 8
-  times less than with TF32. float16's range is no limit, because weights and rows of changes are
-  divided by powers of two. Products run at twice TF32's rate.
-- ``"bfloat16"``: the same with 7 bits of mantissa.
+On a GPU operands are rounded to float16, which has TF32's 10 bits of mantissa, and sums are in
+float32. The points themselves are evaluated in nearly float32. In every layer only the *change*
+from the point is multiplied, so that rounding is relative to the change, about 8 times less than
+with TF32. float16's range is no limit, because weights and rows of changes are divided by powers of
+two. Products run at twice TF32's rate.
 """
 
 from importlib.util import find_spec
@@ -22,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, softplus
 
-PRECISIONS = ("half", "bfloat16")
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
 FEWEST_CHANGES = 63  # of a point, for which the kernels were tuned
 
@@ -56,7 +53,6 @@ def bernoulli_table(
     b3: Tensor | None,
     slope: Tensor,
     offset: Tensor,
-    precision: str,
 ) -> Tensor:
     """Return values with one bit flipped, for every slot, and at the point:
     ``[points, slots + 1]``.
@@ -68,7 +64,6 @@ def bernoulli_table(
             ``[h2]``, ``[out, h2]``, ``[out]``.
         slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of
             batch element p % batch.
-        precision: one of PRECISIONS, read on a GPU only.
     """
     index = torch.arange(x.shape[1], device=x.device).expand(x.shape) if which is None else which
     sign = 1 - 2 * x.gather(1, index)
@@ -86,10 +81,9 @@ def bernoulli_table(
 def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
     from .triton_kernels import layer_by_layer
 
-    *layers, slope, offset, precision = tensors
-    half = torch.float16 if precision == "half" else torch.bfloat16
+    *layers, slope, offset = tensors
     which = which if which is None else which.contiguous()
-    last: list[Any] = [*layers, slope.contiguous(), offset.contiguous(), half]
+    last: list[Any] = [*layers, slope.contiguous(), offset.contiguous()]
     with torch.cuda.device_of(x):
         return layer_by_layer(x.contiguous(), which, *last)
 

@@ -1,5 +1,7 @@
 """What a measurement leaves as it was: random numbers, and the buffers of the user's modules."""
 
+import random
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +18,8 @@ LEAVES = (Tensor, Distribution, ModuleType, type, str, bytes, int, float, comple
 
 @contextmanager
 def left_alone(*sources: object) -> Iterator[None]:
-    """Restore torch's random number generators and the buffers of all modules in ``sources``.
+    """Restore the random numbers of torch, numpy and Python, and the buffers of all modules in
+    ``sources``.
 
     Gradients are enabled, also inside ``torch.no_grad``: without them every estimate would be zero.
 
@@ -34,16 +37,21 @@ def left_alone(*sources: object) -> Iterator[None]:
     """
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "advise and compare measure gradients, which torch.inference_mode forbids. Call them "
-            "outside of it."
+            "advise, compare and check measure gradients, which torch.inference_mode forbids. Call "
+            "them outside of it."
         )
     buffers = [buffer for module in modules_of(*sources) for buffer in module.buffers()]
     values = [buffer.detach().clone() for buffer in buffers]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    state, numpy = random.getstate(), sys.modules.get("numpy")
+    numpy_state = None if numpy is None else numpy.random.get_state()
     with torch.random.fork_rng(devices), torch.enable_grad():
         try:
             yield
         finally:
+            random.setstate(state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
             # A graph that was built before may hold these tensors, so their versions stay.
             with torch.no_grad(), versions_kept(buffers):
                 for buffer, value in zip(buffers, values, strict=True):

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM102
-"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first CUDA call.
+"""The Triton kernels of :mod:`catlog.functions.kernels`, imported at the first CUDA call.
 
 A row is a neighbour: a point with the bit of one slot flipped. The last slot of every point is the
 point itself. All sizes are free: widths are padded with zeros to multiples of FILL, so that tiles
@@ -460,15 +460,13 @@ class Layers:
     def __init__(
         self, x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor,
         b2: Tensor | None,
-        w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype,
-        before: int = 0,
+        w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, before: int = 0,
     ) -> None:  # fmt: skip
         self.x = x
         self.which = which
         self.slope = slope
         self.offset = offset
         self.before = before
-        self.half = half
         self.w1 = w1.contiguous()
         self.w2 = w2.contiguous()
         self.w3 = w3.contiguous()
@@ -490,12 +488,12 @@ class Layers:
         self.z3 = self._new(self.points, self.W3)
         self.largest2 = self._new(triton.cdiv(self.H2, 16))
         self.largest3 = self._new(triton.cdiv(self.OUT, 16))
-        self.half2 = self._new(self.W2, self.W1, dtype=half)
-        self.half3 = self._new(self.W3, self.W2, dtype=half)
+        self.half2 = self._new(self.W2, self.W1, dtype=torch.float16)
+        self.half3 = self._new(self.W3, self.W2, dtype=torch.float16)
         self.scales = self._new(2)
         self.units = self._new(self.rows)
-        self.changes1 = self._new(self.rows, self.W1, dtype=half)
-        self.changes2 = self._new(self.rows, self.W2, dtype=half)
+        self.changes1 = self._new(self.rows, self.W1, dtype=torch.float16)
+        self.changes2 = self._new(self.rows, self.W2, dtype=torch.float16)
         splits = max(config.get("SPLIT", 0) for config in LAST)
         self.parts = self._new(1 + splits, self.rows)  # the first row holds the linear terms
 
@@ -561,7 +559,7 @@ class Layers:
         def launch(config: Config) -> Tensor:
             return self.last_fused(config) if config else self.last_by_library()
 
-        return _tuned(("last", self.half, self.rows.bit_length(), self.H2, self.OUT), LAST, launch)
+        return _tuned(("last", self.rows.bit_length(), self.H2, self.OUT), LAST, launch)
 
     def last_by_library(self) -> Tensor:
         wide = triton.cdiv(self.OUT, 8) * 8
@@ -591,7 +589,7 @@ class Layers:
 
 def layer_by_layer(
     x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None,
-    w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype,
+    w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return the table, for as many points at once as AT_ONCE 16-bit numbers allow."""
     slots = (x if which is None else which).shape[1]
@@ -599,7 +597,7 @@ def layer_by_layer(
     tables = [
         Layers(
             x[begin : begin + step], which if which is None else which[begin : begin + step],
-            w1, b1, w2, b2, w3, b3, slope, offset, half, begin,
+            w1, b1, w2, b2, w3, b3, slope, offset, begin,
         ).table()
         for begin in range(0, len(x), step)
     ]  # fmt: skip

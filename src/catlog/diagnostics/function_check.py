@@ -1,0 +1,300 @@
+"""check: what an estimator needs of f, tried at a few points of q."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..core.checks import check_function
+from ..core.estimator import Estimator
+from ..core.evaluator import Function
+from ..core.factors import Factors, base_distribution
+from ..core.left_alone import left_alone, modules_of
+from ..core.ordered import Ordered
+from ..core.view import view
+from ..distributions.counts import FAMILIES, Counts, counts
+from ..distributions.factors import relaxable
+from ..distributions.network_checks import rounding
+from ..estimator import RELAXABLE
+from ..estimators import Exact
+from ..evaluation.evaluate import View, evaluate, value_and_slope
+from ..evaluation.known_mean import known_mean
+from ..evaluation.neighbours import differences
+from ..sampling.draw import draw
+
+ROWS = 3
+MOST_VARIABLES = 8  # whose neighbours are compared with f's own table
+MOST_POINTS = 2**10  # that are summed to compare them with f's own mean
+
+
+@dataclass(frozen=True)
+class FunctionReport:
+    """The result of :func:`catlog.check`; printed, it is a sentence or two per finding.
+
+    Attributes:
+        is_noisy: Whether f returns other values when it is called again.
+        is_differentiable: Whether f has a finite derivative in x; False if x are integers.
+        findings: What was found, in words.
+    """
+
+    is_noisy: bool
+    is_differentiable: bool
+    findings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.findings)
+
+
+def check(
+    f: Function, q: Distribution, E: Estimator | None = None, *, outputs: int = 0
+) -> FunctionReport:
+    """Evaluate f at a few points of q, and raise ValueError if it breaks its contract.
+
+    f must return one finite float or bool per point, ``[n, *batch]``, which depends on this point
+    and batch element alone: it is compared with its value when the point is evaluated alone, in
+    another order, and beside other points in the other batch elements. What f offers besides, a
+    table of ``neighbours`` or an ``expectation``, must agree with it. If the distribution has a
+    method ``check`` (:meth:`catlog.distributions.Autoregressive.check`), its network is checked, too. All
+    mistakes are named in one error.
+
+    Noise is no mistake, but it is reported with a way out: f returns other values when it is called
+    again, as with dropout. Estimators stay unbiased, but those that subtract values of f at
+    neighbouring points become much noisier. While they are used, a
+    :class:`~catlog.NoisyFunctionWarning` says so.
+
+    Random numbers of torch, numpy and Python, buffers, modes and gradients stay as they were.
+
+    Cost: at most 13 evaluations of f per batch element, those of its derivative, and what is
+    compared with its table (8 variables) and its mean (up to 1,024 points).
+
+    Args:
+        f: the function.
+        q: the distribution.
+        E: an estimator. If it needs a derivative of f, f must have one.
+        outputs: the number of output dimensions of f.
+
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(torch.rand(5, 3)), 1)
+    >>> print(check(lambda x: x.square().sum(-1), q))
+    f: one finite value per point, the same again and whatever the other points are.
+    f: differentiable in x.
+    """
+    check_function(f)
+    if E is not None and not hasattr(E, "differentiates_f"):
+        raise TypeError(f"check: `E` must be an estimator, but {type(E).__name__} was given.")
+    needs_slope = E is not None and E.differentiates_f
+    with left_alone(f, q):
+        torch.manual_seed(0)
+        base = base_distribution(q)
+        if isinstance(base, Ordered) and hasattr(base, "check"):
+            base.check()
+        law = _view(q, outputs)
+        if needs_slope and isinstance(law, Factors):
+            relaxable(q, law, type(E).__name__)
+        trial = _Trial(f, law, _points(law, q), modules_of(f))
+        findings = trial.values()
+        is_noisy = trial.is_noisy
+        slope_error = _slope_error(f, trial.x, law)
+        if needs_slope and slope_error:
+            trial.problems.append(slope_error)
+        findings.append(
+            "f: differentiable in x."
+            if slope_error is None
+            else "f: no finite derivative in x. Estimators that need none are possible."
+        )
+        if not is_noisy and not trial.problems:
+            findings += trial.offers(q)
+    if trial.problems:
+        raise ValueError("\n".join(trial.problems))
+    return FunctionReport(is_noisy, slope_error is None, tuple(findings))
+
+
+def _view(q: Distribution, outputs: int) -> View:
+    if isinstance(base_distribution(q), tuple(FAMILIES)):
+        return counts(q, outputs=outputs)
+    return view(q, outputs=outputs)
+
+
+def _points(law: View, q: Distribution) -> Tensor:
+    """Return possible points; neighbouring ones differ in every variable that can differ."""
+    if isinstance(law, Counts):
+        return q.sample((ROWS,)).reshape(ROWS, *law.batch_shape, *law.event_shape)
+    if not isinstance(law, Factors):
+        return draw(law, ROWS)
+    order = torch.rand(law.probs.shape, device=law.device)
+    order = order.masked_fill(~law.possible, -1.0).argsort(-1, descending=True)
+    row = torch.arange(ROWS, device=law.device).view(-1, *[1] * (law.probs.dim() - 1))
+    rank = (row % law.possible.sum(-1)).unsqueeze(-1)
+    return law.point(order.expand(ROWS, *order.shape).gather(-1, rank).squeeze(-1))
+
+
+def _slope_error(f: Function, x: Tensor, law: View) -> str | None:
+    """Return why f has no finite derivative in x; None if it has one."""
+    if not isinstance(law, Factors) or law.kind not in RELAXABLE:
+        return "f: the points of q are integers, in which nothing can be differentiated."
+    try:
+        value_and_slope(f, x, law)
+    except Exception as error:  # f may raise anything if it was not written for this
+        return f"{error}"
+    return None
+
+
+class _Dtypes(TorchDispatchMode):
+    """Collect the dtypes in which f computes, also under autocast inside f."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.dtypes |= {leaf.dtype for leaf in leaves if leaf.is_floating_point()}
+        return result
+
+
+class _Trial:
+    """f at the points x, and what is wrong with it."""
+
+    def __init__(self, f: Function, law: View, x: Tensor, modules: list[nn.Module]) -> None:
+        self.f = f
+        self.law = law
+        self.x = x
+        self.modules = [module for root in modules for module in root.modules()]
+        self.problems: list[str] = []
+        self.influences: list[str] = []
+        self.is_noisy = False
+        with torch.no_grad(), _Dtypes() as seen:
+            self.fx = evaluate(f, x, law)
+        dtypes = {self.fx.dtype, *seen.dtypes} - {torch.bool}
+        eps = rounding(dtypes, x.device)
+        # Rows are rounded otherwise beside others. The square root allows for terms of f that
+        # cancel, and is far below what a normalisation does. The same call again gives the same
+        # bits, but for sums in another order on a GPU.
+        self.limit = sqrt(eps)
+        self.repeat_limit = min(self.limit, 16 * eps)
+
+    @torch.no_grad()
+    def values(self) -> list[str]:
+        """Compare f with itself, and return what was found."""
+        law, x, fx = self.law, self.x, self.fx
+        again = evaluate(self.f, x, law)
+        if self._differ(fx, again, self.repeat_limit):
+            self.is_noisy = True
+            return [self._noise((fx - again).abs().max().item())]
+        with self._named("a point is evaluated alone") as case:
+            self._compare(case, fx[1:2], evaluate(self.f, x[1:2], law))
+        with self._named("the points come in another order") as case:
+            self._compare(case, fx.flip(0), evaluate(self.f, x.flip(0), law))
+        if prod(law.batch_shape) > 1:
+            with self._named("the points of another batch element change") as case:
+                end = x.dim() - len(law.event_shape)
+                other = x.flatten(1, end - 1).clone()
+                other[:, 0] = other[1, 0]
+                after = evaluate(self.f, other.view_as(x), law)
+                count = prod(law.batch_shape)
+                self._compare(case, *(v.reshape(ROWS, count, -1)[:, 1:] for v in (fx, after)))
+        if self.influences:
+            self.problems.append(
+                f"f: its values change when {', and when '.join(self.influences)}. Points must not "
+                "influence each other: look for a mean, a normalisation, or a reshape that mixes "
+                f"the first dimensions [n, *batch].{self._batch_normalisation()}"
+            )
+        return ["f: one finite value per point, the same again and whatever the other points are."]
+
+    @torch.no_grad()
+    def offers(self, q: Distribution) -> list[str]:
+        """Compare f's own table and its own mean with f."""
+        findings = []
+        plain = lambda x: self.f(x)  # noqa: E731  # which offers nothing
+        for owner, compared in (("f.neighbours", self._tables), ("f.expectation", self._means)):
+            with self._named("it is called", owner):
+                pair = compared(q, plain)
+                if pair is not None and self._differ(*pair, self.limit, self.fx):
+                    self.problems.append(
+                        f"{owner} does not agree with f: it differs by "
+                        f"{(pair[0] - pair[1]).abs().max().item():.4g}. Correct it, or pass "
+                        "`lambda x: f(x)`."
+                    )
+                elif pair is not None:
+                    findings.append(f"{owner}: agrees with f.")
+        return findings
+
+    def _tables(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
+        """Return the changes of some variables of one point, by f's own table and by f."""
+        if not isinstance(self.law, Factors) or getattr(self.f, "neighbours", None) is None:
+            return None
+        law = replace(self.law, validate=False)  # else a note would be made on f
+        order = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
+        chosen = order[..., :MOST_VARIABLES]
+        own, true = (
+            differences(f, self.x[:1], self.fx[:1], law, chosen=chosen) for f in (self.f, plain)
+        )
+        return own, true
+
+    def _means(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
+        """Return f's own mean and the sum over all points, if they are few."""
+        law = self.law
+        if isinstance(law, Counts) or prod(law.cardinalities) > MOST_POINTS:
+            return None
+        own = known_mean(self.f, q, law)
+        if own is None:
+            return None
+        return own, Exact(limit=MOST_POINTS)(plain, q, outputs=law.outputs)
+
+    @contextmanager
+    def _named(self, case: str, owner: str = "f") -> Iterator[str]:
+        """Note an error of f together with what was tried."""
+        try:
+            yield case
+        except Exception as error:
+            self.problems.append(
+                f"{owner}: it fails when {case}, with {type(error).__name__}: {error}"
+                + self._batch_normalisation()
+            )
+
+    def _compare(self, case: str, before: Tensor, after: Tensor) -> None:
+        if self._differ(before, after, self.limit):
+            self.influences.append(case)
+
+    @staticmethod
+    def _differ(first: Tensor, second: Tensor, limit: float, *others: Tensor) -> bool:
+        """Return whether values differ by more than ``limit`` times the largest value."""
+        if first.numel() == 0:
+            return False
+        size = max(values.abs().amax() for values in (first, second, *others))
+        return not bool(((first - second).abs() <= limit * size).all())
+
+    def _batch_normalisation(self) -> str:
+        kind = nn.modules.batchnorm._BatchNorm
+        if not any(isinstance(module, kind) and module.training for module in self.modules):
+            return ""
+        return (
+            " Batch normalisation in training mode does this: call eval() on it, or use LayerNorm "
+            "or GroupNorm."
+        )
+
+    def _noise(self, change: float) -> str:
+        kind = nn.modules.dropout._DropoutNd
+        active = {
+            type(module).__name__
+            for module in self.modules
+            if isinstance(module, kind) and module.training and module.p > 0
+        }
+        source = "random numbers or a state of its own"
+        if active:
+            source = f"{', '.join(sorted(active))} in training mode"
+        return (
+            f"f: noisy. Called again, it returns values that differ by up to {change:.3g}, because "
+            f"of {source}. Estimators that subtract values of f become much noisier, and whether "
+            "points influence each other cannot be seen. Call eval() on the network in f, or draw "
+            "the noise once per step, outside f, so that all points share it."
+        )

@@ -1,0 +1,261 @@
+"""check names what is wrong with f, passes sound functions, and leaves everything as it was."""
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical, Poisson
+
+import catlog
+from catlog.testing.cases import CASES, Case
+
+D = 4
+NOISE = np.random.default_rng(0)
+OWN = torch.Generator()
+
+
+def bits(*batch: int, dtype: torch.dtype = torch.float32) -> Independent:
+    logits = torch.linspace(-1, 1, D, dtype=dtype).expand(*batch, D).clone().requires_grad_()
+    return Independent(Bernoulli(logits=logits), 1)
+
+
+def value(x: Tensor) -> Tensor:
+    return (x * torch.arange(1.0, D + 1).to(x)).sum(-1).sin()
+
+
+def rows_of(*layers: nn.Module) -> Callable[[Tensor], Tensor]:
+    network = nn.Sequential(nn.Linear(D, 8), *layers, nn.Linear(8, 1))
+    return lambda x: network(x.flatten(0, -2)).view(x.shape[:-1])
+
+
+MISTAKES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "mean over all": (lambda x: value(x) - value(x).mean(), "alone"),
+    "mean over rows": (lambda x: value(x) - value(x).mean(0), "alone"),
+    "mean over the batch": (
+        lambda x: value(x) - value(x).mean(1, keepdim=True),
+        "another batch element",
+    ),
+    "position": (lambda x: value(x) + torch.arange(len(x)).unsqueeze(1), "another order"),
+    "batch normalisation": (rows_of(nn.BatchNorm1d(8)), "alone.*call eval.*LayerNorm"),
+    "batch statistics only": (
+        rows_of(nn.BatchNorm1d(8, track_running_stats=False)),
+        "alone.*call eval",
+    ),
+    "mixed batch": (
+        lambda x: value(x.transpose(0, 1).reshape(x.shape)),
+        "alone(.|\n)*another batch element",
+    ),
+    "one row alone": (lambda x: value(x).squeeze(0), "alone, with ValueError: f must return"),
+    "no reduction": (lambda x: x, r"must return shape \(3, 3\)"),
+    "not finite": (lambda x: value(x) / 0, "must return finite"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name: str) -> None:
+    f, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        catlog.check(f, bits(3))
+
+
+def test_batch_normalisation_that_refuses_one_row_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Expected more than 1 value.*call eval"):
+        catlog.check(rows_of(nn.BatchNorm1d(8)), bits())
+
+
+def test_all_mistakes_are_named_in_one_error() -> None:
+    def f(x: Tensor) -> Tensor:
+        return (100 * (value(x) - value(x).mean())).round()
+
+    words = ("is evaluated alone", "another batch element", "its derivative in x is needed")
+    with pytest.raises(ValueError, match=r"(?s)" + ".*".join(words)):
+        catlog.check(f, bits(3), catlog.SlopeCateR(2))
+
+
+NOISY: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "dropout": (rows_of(nn.Dropout()), "Dropout in training mode"),
+    "torch.rand": (lambda x: value(x) + torch.rand(x.shape[:-1]), "of its own"),
+    "a number per call": (lambda x: value(x) + torch.rand(()), "of its own"),
+    "a generator": (lambda x: value(x) + torch.rand((), generator=OWN), "of its own"),
+    "numpy's generator": (lambda x: value(x) + NOISE.random(), "of its own"),
+    "numpy": (lambda x: value(x) + np.random.random(), "of its own"),  # noqa: NPY002
+    "random": (lambda x: value(x) + random.random(), "of its own"),
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_is_reported_with_its_source(name: str) -> None:
+    f, source = NOISY[name]
+    report = catlog.check(f, bits(3))
+    assert report.is_noisy
+    assert source in str(report)
+    assert "eval()" in str(report)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_sound_functions_pass_with_every_kind(case: Case, batch: tuple[int, ...]) -> None:
+    q = case.distribution(case.theta.expand(*batch, *case.theta.shape).clone())
+    report = catlog.check(case.function("network"), q)
+    assert not report.is_noisy
+    assert report.is_differentiable == (case.kind in ("bits", "one-hot"))
+
+
+DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {
+    "counts": lambda: Independent(Poisson(torch.ones(2, D)), 1),
+    "chain": lambda: catlog.distributions.MarkovChain(torch.zeros(3), torch.zeros(D - 1, 3, 3)),
+    "subset": lambda: catlog.distributions.Subset(torch.zeros(2, 6), 3),
+    "ranking": lambda: catlog.distributions.PlackettLuce(torch.zeros(2, D)),
+    "certain": lambda: Independent(Bernoulli(logits=torch.full((2, D), 80.0)), 1),
+    "a batch of one": lambda: bits(1),
+    "an empty batch": lambda: bits(0),
+    "one variable": lambda: Bernoulli(logits=torch.zeros(3)),
+    "batch of chains": lambda: Independent(
+        catlog.distributions.MarkovChain(torch.zeros(2, 3), torch.zeros(2, D - 1, 3, 3)), 0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_sound_functions_pass_with_dependent_variables_and_counts(name: str) -> None:
+    q = DISTRIBUTIONS[name]()
+    events = len(q.event_shape)
+
+    def f(x: Tensor) -> Tensor:
+        return x.float().flatten(x.dim() - events).sum(-1) if events else x.float()
+
+    assert not catlog.check(f, q).is_noisy
+    if q.batch_shape.numel() == 0:
+        return
+    with pytest.raises(ValueError, match="Points must not influence each other"):
+        catlog.check(lambda x: f(x) + x.float().sum(), q)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [3, 300])
+def test_rounding_is_no_influence(dtype: torch.dtype, width: int) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(D, width), nn.ReLU(), nn.Linear(width, width)).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    q, target = bits(50, dtype=wide), torch.randn(50, width, dtype=dtype)
+    catlog.check(lambda x: (network(x.to(dtype)) - target).square().sum(-1), q)
+    if dtype in (torch.float16, torch.bfloat16):
+        network.float()
+
+        def f(x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=dtype):
+                return (network(x) - target).square().sum(-1).float()
+
+        catlog.check(f, q)
+        with torch.autocast("cpu", dtype=dtype):
+            catlog.check(lambda x: (network(x) - target).square().sum(-1), q)
+
+
+def test_everything_is_left_alone() -> None:
+    network = nn.Sequential(
+        nn.Linear(D, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU(), nn.Linear(8, 1)
+    )
+    network[2].eval()
+    before = deepcopy(network.state_dict())
+    numpy_state = np.random.get_state
+    states = torch.get_rng_state(), random.getstate(), str(numpy_state())
+
+    def f(x: Tensor) -> Tensor:
+        noise = random.random() + np.random.random() + torch.rand(())  # noqa: NPY002
+        return network(x.flatten(0, -2)).view(x.shape[:-1]) + 1e-3 * noise
+
+    q = bits(3)
+    with torch.no_grad():
+        catlog.check(f, q, catlog.SlopeCateR(2))
+    assert all(torch.equal(new, before[name]) for name, new in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert str(numpy_state()) == states[2]  # with the position
+    assert [module.training for module in network] == [True, True, False, True, True]
+    assert q.base_dist.logits.grad is None
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_slope_is_needed_only_by_estimators_that_use_it() -> None:
+    q = bits(3)
+    for f in (lambda x: value(x).round(), lambda x: (x - x).sqrt().sum(-1) + value(x)):
+        assert not catlog.check(f, q).is_differentiable
+        catlog.check(f, q, catlog.RLOO(2))
+        with pytest.raises(ValueError, match="derivative"):
+            catlog.check(f, q, catlog.SlopeCateR(2))
+    with pytest.raises(TypeError, match="relaxed"):
+        catlog.check(
+            lambda x: x.sum(-1), CASES["integers"].distribution(torch.zeros(2, 3)), catlog.ReinMax()
+        )
+    with pytest.raises(TypeError, match="`E` must be an estimator"):
+        catlog.check(value, q, "RLOO")  # type: ignore[arg-type]
+
+
+class Offers(nn.Module):
+    """A linear function with a table and a mean, one of which may be wrong."""
+
+    def __init__(self, mistake: str = "") -> None:
+        super().__init__()
+        self.mistake = mistake
+        self.weight = torch.arange(1.0, D + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).sum(-1)
+
+    def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
+        rest = self(x).unsqueeze(-1) - x * self.weight
+        table = torch.stack([rest, rest + self.weight], -1)
+        if self.mistake == "table":
+            table = table.flip(-1)
+        if variables is None:
+            return table
+        return table.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, 2))
+
+    def expectation(self, q: Independent) -> Tensor:
+        return (q.base_dist.probs * self.weight).sum(-1) + 0.1 * (self.mistake == "mean")
+
+
+def test_what_f_offers_is_compared_with_f() -> None:
+    f = Offers()
+    report = str(catlog.check(f, bits(3)))
+    assert "f.neighbours: agrees" in report
+    assert "f.expectation: agrees" in report
+    assert not hasattr(f, "table_checked")
+    with pytest.raises(ValueError, match=r"f\.neighbours does not agree with f"):
+        catlog.check(Offers("table"), bits(3))
+    with pytest.raises(ValueError, match=r"f\.expectation does not agree with f"):
+        catlog.check(Offers("mean"), bits(3))
+
+
+def test_outputs() -> None:
+    q = bits(3)
+    catlog.check(lambda x: x.cumsum(-1), q, outputs=1)
+    with pytest.raises(ValueError, match="alone"):
+        catlog.check(lambda x: x - x.mean((0, 1)), q, outputs=1)
+
+
+def test_the_network_of_q_is_checked() -> None:
+    q = catlog.distributions.Autoregressive(lambda x, i: x[..., -1:] * torch.arange(3.0), [3, 3])
+    with pytest.raises(ValueError, match="q: the network's logits"):
+        catlog.check(lambda x: x.float().sum(-1), q)
+
+
+def test_few_evaluations() -> None:
+    rows = []
+
+    def f(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return value(x)
+
+    catlog.check(f, bits(5))
+    assert sum(rows) == 13 + 3  # and the derivative
+
+
+def test_a_function_of_ranks_and_a_one_hot_function_pass() -> None:
+    q = Independent(OneHotCategorical(logits=torch.zeros(2, D, 3)), 1)
+    catlog.check(catlog.functions.Sharded(lambda x: x[..., 1].sum(-1)), q)

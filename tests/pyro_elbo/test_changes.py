@@ -1,0 +1,171 @@
+"""A guide or a model that changes between steps is looked at again, at the step that changes."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from judging import EveryOutcome, assert_mean, assert_same, brute_force, gradients
+from programs import Program
+
+import catlog
+import catlog.pyro
+from catlog.testing.cases import normals
+
+Edges = frozenset[tuple[int, int]]
+PAIRS = ((0, 1), (0, 2), (1, 2))
+ALL_EDGES = [frozenset(edges) for n in range(4) for edges in combinations(PAIRS, n)]
+NONE, CHAIN, FORK, FULL = (
+    frozenset(edges) for edges in ((), ((0, 1), (1, 2)), ((0, 1), (0, 2)), PAIRS)
+)
+
+
+def network(
+    copies: int | None = None, infer: Callable[[], dict[str, Any]] = dict
+) -> tuple[Program, Program]:
+    """Three bits; the argument of both programs says which depend on which in the guide."""
+    shape = () if copies is None else (copies,)
+
+    def model(edges: Edges) -> None:
+        with pyro.plate("copies", copies or 1):
+            x = [pyro.sample(f"x{i}", dist.Bernoulli(0.3)) for i in range(3)]
+            location = x[0] - 2 * x[1] * x[2] + x[0] * x[2]
+            pyro.sample("y", dist.Normal(location, 1.0), obs=torch.tensor(0.7))
+
+    def guide(edges: Edges) -> None:
+        logits = pyro.param("logits", normals(3, 1, seed=50).repeat(1, *shape or (1,)))
+        weights = pyro.param("weights", normals(3, 1, seed=51).repeat(1, *shape or (1,)))
+        x: list[torch.Tensor] = []
+        with pyro.plate("copies", copies or 1):
+            for j in range(3):
+                logit = logits[j]
+                for edge, weight in zip(PAIRS, weights, strict=True):
+                    if edge in edges and edge[1] == j:
+                        logit = logit + 2 * weight * x[edge[0]]
+                x.append(pyro.sample(f"x{j}", dist.Bernoulli(logits=logit), infer=infer()))
+
+    return model, guide
+
+
+@pytest.mark.parametrize("before", ALL_EDGES, ids=str)
+@pytest.mark.parametrize("nested", [False, True])
+def test_every_change_of_three_bits(before: Edges, nested: bool) -> None:
+    """All bits as one distribution, or each one with an expectation of its own."""
+    elbo = catlog.pyro.ELBO(catlog.Exact())
+    model, guide = network(infer=lambda: {"estimator": catlog.Exact()} if nested else {})
+    for after in ALL_EDGES:
+        for edges in (before, after):
+            found = gradients(elbo, model, guide, edges)
+        assert_same(found, brute_force(model, guide, after))
+
+
+CHANGES = [(NONE, CHAIN), (NONE, FULL), (CHAIN, FULL), (FORK, FULL), (FULL, FORK), (FULL, NONE)]
+
+
+@pytest.mark.parametrize("estimator", [catlog.SCateR(1), catlog.RLOO(4)], ids=str)
+@pytest.mark.parametrize(("before", "after"), CHANGES, ids=str)
+def test_estimates_after_a_change(before: Edges, after: Edges, estimator: catlog.Estimator) -> None:
+    """By z-tests at 1e-6 for all derivatives of 20000 copies together."""
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *network(1), after)
+    elbo = catlog.pyro.ELBO(estimator)
+    programs = network(20000)
+    for edges in (before, after):
+        _, found = gradients(elbo, *programs, edges)
+    copies = {name: gradient.movedim(-1, 0) for name, gradient in found.items()}
+    assert_mean(copies, {name: gradient[:, 0] for name, gradient in wanted.items()})
+
+
+def delta_and_mask(form: str, is_parent: bool) -> tuple[Program, Program]:
+    """A Delta site that begins to depend on the bit, by its value or by its mask only.
+
+    Another one depends on the bit from the start if the bit ``is_parent``.
+    """
+
+    def model(is_late: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        with pyro.poutine.mask(mask=(x == 1) | torch.tensor(not is_late or form != "mask")):
+            pyro.sample("z", dist.Normal(0.5, 1.0))
+        u = pyro.sample("u", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x + u, 1.0), obs=torch.tensor(0.8))
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        pyro.sample("v", dist.Normal(w, 1.0), obs=torch.tensor(0.4))
+
+    def guide(is_late: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+        pyro.sample("u", dist.Delta(pyro.param("u0", torch.tensor(0.2)) * (x if is_parent else 1)))
+        logit = pyro.param("w_logit", torch.tensor(0.9))
+        logit = logit * x if is_late and form == "site" else logit
+        pyro.sample("w", dist.Bernoulli(logits=logit), infer={"estimator": catlog.Exact()})
+        location = pyro.param("location", torch.tensor([-0.5, 1.5]))
+        density = pyro.param("density", torch.tensor(0.7))
+        value = location[x.long()] if is_late and form == "value" else location[0]
+        mask = (x == 1) if is_late and form == "mask" else True
+        with pyro.poutine.mask(mask=mask):
+            pyro.sample("z", dist.Delta(value, log_density=density))
+
+    return model, guide
+
+
+@pytest.mark.parametrize("is_parent", [False, True])
+@pytest.mark.parametrize("form", ["value", "mask", "site"])
+def test_other_sites_that_begin_to_depend_on_a_bit(form: str, is_parent: bool) -> None:
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    model, guide = delta_and_mask(form, is_parent)
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))
+
+
+def test_control_flow_that_begins_later_is_refused() -> None:
+    def guide(is_late: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.6)))
+        pyro.sample("w", dist.Bernoulli(0.3 if is_late and x else 0.6))
+
+    def model(is_late: bool) -> None:
+        pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("w", dist.Bernoulli(0.3))
+
+    elbo = catlog.pyro.ELBO(catlog.Exact())
+    elbo.loss(model, guide, False)
+    with pytest.raises(NotImplementedError, match=r"guide cannot be vectorised.*'x'"):
+        elbo.loss(model, guide, True)
+    elbo.loss(model, guide, False)
+
+
+def test_a_model_that_begins_to_depend_on_one_bit() -> None:
+    """The estimator evaluates one row at a time, whose shape does not show the dependence."""
+
+    def model(is_late: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    def guide(is_late: bool) -> None:
+        pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))
+
+
+def test_a_model_that_begins_to_depend_on_an_outer_bit() -> None:
+    """Whatever else depends on the outer bit depends on the inner one as well."""
+
+    def model(is_late: bool) -> None:
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    def guide(is_late: bool) -> None:
+        logits = pyro.param("logits", normals(2, seed=52))
+        for i, name in enumerate("xw"):
+            bernoulli = dist.Bernoulli(logits=logits[i])
+            pyro.sample(name, bernoulli, infer={"estimator": catlog.Exact(limit=100 + i)})
+
+    elbo = catlog.pyro.ELBO()
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))
