@@ -605,6 +605,8 @@ def test_errors_about_estimators_and_gradients() -> None:
         compare(f, bits(zeros(3)), [RLOO], progress=False)
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
+    with pytest.raises(TypeError, match=r"estimators: a list or a dict is needed, but tensor\(1"):
+        compare(f, bits(zeros(3)), torch.tensor(1.0), progress=False)
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but tensor"):
         compare(f, bits(zeros(3)), torch.ones(2), progress=False)
     named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)

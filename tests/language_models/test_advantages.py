@@ -377,6 +377,7 @@ SUFFIXES = {"estimator": "vineppo", "mask": MASK}
         (TypeError, r"`groups` must be None.*Pass int\(groups\)", {"groups": torch.tensor(2)}),
         (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),
+        (TypeError, r"`groups` must hold labels.*meta", {"groups": ROWS.to("meta")}),
         (TypeError, r"`rewards` must be dense.*to_dense\(\)", {"rewards": ROWS.to_sparse()}),
         (TypeError, r"`mask` must be dense.*to_dense\(\)", {"mask": MASK.to_sparse()}),
     ],

@@ -35,13 +35,13 @@ class CpuGraph(TorchDispatchMode):
         given = [*args, *kwargs.values()]
         names = [*(a.name for a in schema.arguments[: len(args)]), *kwargs]
         writes = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
-        if writes:
+        if writes and all(r.alias_info for r in schema.returns):
             written = [value for name, value in zip(names, given, strict=True) if name in writes]
             self.calls.append((function, held_args, held_kwargs, []))
             if all(address(tensor) in self.own for tensor in tree_leaves(written)):
                 return function(*args, **kwargs)
             return written[0] if schema.returns else None
-        if function in HIDDEN_WRITES:
+        if writes or function in HIDDEN_WRITES:
             args, kwargs = tree_map_only(Tensor, Tensor.clone, (args, kwargs))
         result = function(*args, **kwargs)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

@@ -81,6 +81,11 @@ def labels(groups: object, count: int) -> list[Hashable]:
         raise TypeError(
             f"advantages: `groups` must be {expected}, but {type(groups).__name__} was given.{hint}"
         )
+    if isinstance(groups, Tensor) and groups.is_meta:
+        raise TypeError(
+            "advantages: `groups` must hold labels, but a tensor on meta was given, which has no "
+            "numbers. Pass the number of rows per group, or a list."
+        )
     # Entries of a NumPy array or of a tensor become Python values, which are hashable.
     entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]
     entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
