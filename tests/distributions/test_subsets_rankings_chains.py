@@ -654,6 +654,13 @@ BAD = {
     r"gumbel_top_k: `scores` must have shape \[\*batch, d\].*\(\) was": lambda: gumbel_top_k(
         zeros(()), 1
     ),
+    "generator must be a torch.Generator or None": lambda: gumbel_top_k(zeros(3), 1, 3),
+    "Categoricals: `logits` must be on cpu, where the first is": lambda: catlog.Categoricals(
+        [zeros(2), zeros(2, device="meta")]
+    ),
+    "Categoricals: `logits` must be floats, but torch.complex64": lambda: catlog.Categoricals(
+        [zeros(2, dtype=torch.complex64)]
+    ),
     "gumbel_top_k: `scores` must be finite .* nan at": lambda: gumbel_top_k(NAN, 1),
     "gumbel_top_k: .* can be chosen, 1, but 2 was": lambda: gumbel_top_k(
         torch.tensor([0.0, -torch.inf]), 2
