@@ -678,6 +678,11 @@ BAD = {
     "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
         catlog.PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
     ),
+    r"lower by 1e\+09 than the best of its step.* Do masks contradict": lambda: (
+        catlog.LinearChainCRF(
+            torch.tensor([[0.0, -1e9], [-1e9, 0.0]]), torch.tensor([[0.0, -1e9], [0.0, 0.0]])
+        )
+    ),
     "LinearChainCRF: `validate_args` must be True, False or None": lambda: catlog.LinearChainCRF(
         zeros(2, 2), zeros(2, 2), validate_args=zeros(2)
     ),
