@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..checks import check_count
+from ..checks import check_count, check_generator
 from ..tracing import can_inspect, inside_functorch
 from .items import batch_shape, check_enough, check_items, check_scores
 from .ordered import Ordered, widened
@@ -157,6 +157,7 @@ def gumbel_top_k(
     """
     check_items("gumbel_top_k", "scores", scores, None)
     check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
+    check_generator(generator, scores.device)
     if can_inspect(True, scores):
         check_scores("gumbel_top_k", "scores", scores, None)
         items = (scores > -torch.inf).sum(-1)
