@@ -315,8 +315,9 @@ def test_truncated_probabilities_are_those_of_q(family):
         (lambda y: Binomial(10**7, logits=y), -10.0),
         (lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y), -10.0),
         (lambda y: Poisson(y.exp()), 16.0),
+        (lambda y: Poisson(y.exp()), 60.0),
     ],
-    ids=["Binomial", "NegativeBinomial", "Poisson"],
+    ids=["Binomial", "NegativeBinomial", "Poisson", "Poisson of a huge rate"],
 )
 def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter):
     """Their log-masses are small differences of large numbers."""
@@ -329,6 +330,7 @@ def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter):
         probs.append(torch.cat([q.probs.detach(), mean.detach()[None], slope[None]]).double())
         assert q.probs.dtype == dtype
     assert_close(probs[0], probs[1], rtol=1e-4, atol=1e-5)
+    assert probs[1][:-2].max() - probs[1][:-2].min() > 1e-3  # not uniform by rounding
 
 
 def test_binomials_are_not_cut_off_without_error():

@@ -654,6 +654,13 @@ BAD = {
     r"gumbel_top_k: `scores` must have shape \[\*batch, d\].*\(\) was": lambda: gumbel_top_k(
         zeros(()), 1
     ),
+    "generator must be a torch.Generator or None": lambda: gumbel_top_k(zeros(3), 1, 3),
+    "Categoricals: `logits` must be on cpu, where the first is": lambda: catlog.distributions.Categoricals(
+        [zeros(2), zeros(2, device="meta")]
+    ),
+    "Categoricals: `logits` must be floats, but torch.complex64": lambda: catlog.distributions.Categoricals(
+        [zeros(2, dtype=torch.complex64)]
+    ),
     "gumbel_top_k: `scores` must be finite .* nan at": lambda: gumbel_top_k(NAN, 1),
     "gumbel_top_k: .* can be chosen, 1, but 2 was": lambda: gumbel_top_k(
         torch.tensor([0.0, -torch.inf]), 2
@@ -670,6 +677,11 @@ BAD = {
     ),
     "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
         catlog.distributions.PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    ),
+    r"lower by 1e\+09 than the best of its step.* Do masks contradict": lambda: (
+        catlog.distributions.LinearChainCRF(
+            torch.tensor([[0.0, -1e9], [-1e9, 0.0]]), torch.tensor([[0.0, -1e9], [0.0, 0.0]])
+        )
     ),
     "LinearChainCRF: `validate_args` must be True, False or None": lambda: catlog.distributions.LinearChainCRF(
         zeros(2, 2), zeros(2, 2), validate_args=zeros(2)

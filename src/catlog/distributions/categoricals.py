@@ -10,7 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
 from ..core.categories import integers, widened
-from ..core.checks import check_dense, check_is_tensor, check_validate_args
+from ..core.checks import check_dense, check_is_tensor, check_together, check_validate_args
 from ..core.factors import READERS, IndependentFactors
 from ..core.ordered import Ordered, check_value, entropy_of
 
@@ -72,6 +72,11 @@ class Categoricals(Distribution):
                 )
             for row in logits:
                 check_is_tensor("Categoricals", "logits", row, "[*batch, k_i] per variable")
+                check_together("Categoricals", "logits", row, "the first", logits[0].device)
+                if row.is_complex():
+                    raise TypeError(
+                        f"Categoricals: `logits` must be floats, but {row.dtype} was given."
+                    )
             if cardinalities is not None or len(logits) == 0:
                 raise ValueError(
                     "Categoricals: give a non-empty list of logits, or one padded tensor and "

@@ -36,9 +36,11 @@ class Family:
         weights: :math:`w_i(z)` of a difference, as a function of z ``[n, *batch, d]``.
         steps: 1 where the difference is :math:`f(z + e_i) - f(z)`, -1 where it is
             :math:`f(z) - f(z - e_i)`.
-        log_mass: :math:`\log p_i(k)` of counts k ``[*batch, d, K]``, differentiable.
+        log_mass: :math:`\log p_i(k)` of counts k ``[*batch, d, K]``, less ``constant``,
+            differentiable.
         ratio: an upper bound of :math:`p_i(j + 1) / p_i(j)` for all j from k ``[*batch, d]`` on.
         most: the largest count of each variable, inf if there is none.
+        constant: what all log-masses of a variable have in common, apart from their differences.
 
     .. math:: \frac{\partial}{\partial \theta_i} \mathbb{E}[f(z)] = \mathbb{E}[w_i(z)\, D_i f(z)]
     """
@@ -48,6 +50,7 @@ class Family:
     log_mass: Callable[[Tensor], Tensor]
     ratio: Callable[[Tensor], Tensor]
     most: Float[Tensor, "*batch d"]
+    constant: Tensor | float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +167,10 @@ def _poisson(rate: Tensor, _: Tensor, log_rate: Tensor, __: Tensor) -> Family:
     return Family(
         weights=torch.ones_like,
         steps=torch.ones_like(fixed),
-        log_mass=lambda k: _times(k, log_rate) - rate[..., None] - torch.lgamma(k + 1),
+        log_mass=lambda k: _times(k, log_rate) - torch.lgamma(k + 1),
         ratio=lambda k: fixed / (k + 1),
         most=torch.full_like(fixed, torch.inf),
+        constant=-rate,
     )
 
 
@@ -246,7 +250,8 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
 def _tails(law: Counts, categories: int) -> Float[Tensor, "*batch d"]:
     """Return an upper bound of every variable's probability to be at least ``categories``."""
     count = torch.full_like(law.parameter.detach(), categories, dtype=_wide(law.device))
-    mass = law.family.log_mass(count.unsqueeze(-1)).squeeze(-1).exp()
+    log_mass = law.family.log_mass(count.unsqueeze(-1)).squeeze(-1)
+    mass = (log_mass + law.family.constant).exp()
     ratio = law.family.ratio(count)
     tail = torch.where(ratio < 1, mass / (1 - ratio), 1.0)
     return torch.where(count > law.family.most, 0.0, tail)

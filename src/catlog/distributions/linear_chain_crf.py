@@ -12,6 +12,8 @@ from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST
 from .markov_chain import MarkovChain, check_tables, serves_every_step
 
+LARGEST_ROUNDING = 1e-2  # of the log-weights of sequences
+
 
 class LinearChainCRF(MarkovChain):
     r"""A chain of states with weights for states and for pairs of neighbours.
@@ -23,7 +25,7 @@ class LinearChainCRF(MarkovChain):
     Markov chain with a table per step. Log-probability, marginals, entropy and :math:`\log Z` (the
     attribute ``log_partition``) are exact. Weights may be large, such as masks of -1e9. But if
     every sequence has a weight that is lower by L than the best of its step, small differences
-    between sequences are rounded as numbers of size L are.
+    between sequences are rounded as numbers of size L are. An error is raised if they are lost.
 
     The posterior of a hidden Markov model is one: :math:`u_t(z)` is the log-probability of
     observation t given state z (for t = 1, plus the initial one), w has the log-probabilities of
@@ -96,6 +98,14 @@ class LinearChainCRF(MarkovChain):
                 "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
                 f"sequence has weight zero{place}. The evidence is impossible: look for a step "
                 "whose states are all -inf, or forbidden by all transitions."
+            )
+        lowest = parts.detach().amin(0)
+        if inspects and bool((lowest * torch.finfo(lowest.dtype).eps < -LARGEST_ROUNDING).any()):
+            raise ValueError(
+                "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states without a "
+                "very low weight, but every sequence has one that is lower by "
+                f"{-float(lowest.min()):.2g} than the best of its step, which drowns their "
+                f"differences in {lowest.dtype}. Do masks contradict each other?"
             )
         table = torch.stack(transitions[::-1], -3) if transitions else pairs
         # A state without a future is never entered. Any row will do for it, and zeros are valid.

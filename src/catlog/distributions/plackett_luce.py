@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..core.categories import widened
-from ..core.checks import check_count
+from ..core.checks import check_count, check_generator
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect, inside_functorch
 from .items import batch_shape, check_enough, check_items, check_scores
@@ -158,6 +158,7 @@ def gumbel_top_k(
     """
     check_items("gumbel_top_k", "scores", scores, None)
     check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
+    check_generator(generator, scores.device)
     if can_inspect(True, scores):
         check_scores("gumbel_top_k", "scores", scores, None)
         items = (scores > -torch.inf).sum(-1)
