@@ -102,9 +102,10 @@ def sample(
         return _gumbel_softmax(logits, estimator, dim, bits, generator)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
     factors = _factors(last, bits)
-    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator)
+    owner = type(estimator).__name__
+    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner)
     points = estimator.points(factors, draw)[0]
-    draw.check_used(type(estimator).__name__)
+    draw.check_used()
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
     return draws if last is logits else draws.movedim(-1, dim)
 
