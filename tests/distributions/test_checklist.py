@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
+from catlog.distributions import Autoregressive, MarkovChain, PlackettLuce, Subset
 from catlog.distributions import Ordered, mixture
 from catlog.distributions.bit_counts import flow
 from catlog.distributions.conditionals import Conditionals, view
 from catlog.distributions.copies import Copies
 from catlog.distributions.inverse_cdf import ancestral
-from catlog.sampling.draw import draw
+from catlog.core.randomness import Randomness
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
 from support.samplers import cells, combine
@@ -125,7 +126,7 @@ def test_entropy_and_marginals(case: StructuredCase) -> None:
 def test_samples_by_chi_square(case: StructuredCase) -> None:
     """An estimator's draws, and ``sample`` of the distribution that the user has."""
     q, probs = case.distribution(case.theta), case.probabilities(case.theta)
-    x = draw(view(q), DRAWS, generator=torch.Generator().manual_seed(0))
+    x = Randomness(view(q), generator=torch.Generator().manual_seed(0)).points(DRAWS)
     assert p_value(tally(x, case.points), probs) > FALSE_ALARMS
     ordered = law_of(case, case.theta).q
     torch.manual_seed(0)
@@ -245,7 +246,7 @@ def test_batches_and_expand(case: StructuredCase) -> None:
     close(wide.q.entropy(), alone[0].q.entropy().expand(2, 3))
     marginals = alone[0].q.marginals()
     close(wide.q.marginals(), marginals.expand(2, 3, *marginals.shape))
-    x = draw(wide, 5, generator=torch.Generator().manual_seed(0))
+    x = Randomness(wide, generator=torch.Generator().manual_seed(0)).points(5)
     assert x.shape == (5, 2, 3, *case.points.shape[1:])
     assert wide.q.sample((7, 2)).shape == (7, 2, 2, 3, len(wide.q.cardinalities))
     assert wide.log_prob(wide.index(x)).isfinite().all()
@@ -272,13 +273,13 @@ def test_a_component_that_underflows_is_not_impossible(monkeypatch: pytest.Monke
 
 def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities that stop at the logarithm of the smallest float32."""
-    real = catlog.distributions.Autoregressive.log_conditionals
+    real = Autoregressive.log_conditionals
 
-    def clamped(self: catlog.distributions.Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
+    def clamped(self: Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = real(self, x, validate)
         return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
 
-    monkeypatch.setattr(catlog.distributions.Autoregressive, "log_conditionals", clamped)
+    monkeypatch.setattr(Autoregressive, "log_conditionals", clamped)
     with pytest.raises(AssertionError):
         test_log_prob(extreme(ALL_CASES["long sequence that ends, all_logits"]))
 
@@ -307,7 +308,7 @@ def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         test_entropy_and_marginals(ALL_CASES["subset, 2 of 5"])
 
 
-class WithReplacement(catlog.distributions.PlackettLuce):
+class WithReplacement(PlackettLuce):
     """A ranking that repeats items."""
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -317,12 +318,12 @@ class WithReplacement(catlog.distributions.PlackettLuce):
 def without_evidence(theta: Tensor) -> Ordered:
     """Return the chain's own transitions, as if later evidence did not matter."""
     unary, tables = theta[:9].view(3, 3), theta[9:].view(3, 3)
-    return catlog.distributions.MarkovChain(unary[0], tables + unary[1:, None, :])
+    return MarkovChain(unary[0], tables + unary[1:, None, :])
 
 
 BUGS = {
-    "masked subset, 2 of 5": lambda theta: catlog.distributions.Subset(theta, 2),
-    "masked ranking, 2 of 5": lambda theta: catlog.distributions.PlackettLuce(theta, 2),
+    "masked subset, 2 of 5": lambda theta: Subset(theta, 2),
+    "masked ranking, 2 of 5": lambda theta: PlackettLuce(theta, 2),
     "ranking, 2 of 5": lambda theta: WithReplacement(theta, 2),
     "crf of three states": without_evidence,
 }

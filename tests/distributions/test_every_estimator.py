@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
+from catlog.estimators import LEG, MAPO, RAM, SumAndSample, UnorderedSet, VIMCO
 from catlog.distributions import copies, mixture
 from catlog.distributions.conditionals import structure, view
 from catlog.core.estimator import attach
@@ -44,12 +45,12 @@ SWEEPS = {
     "SCateR(suffix=common)": catlog.SCateR(1, suffix="common"),
     "SCateR(variables=1)": catlog.SCateR(1, variables=1),
     "SCateR(variables=1, suffix=common)": catlog.SCateR(1, variables=1, suffix="common"),
-    "RAM": catlog.estimators.RAM(1),
+    "RAM": RAM(1),
 }
 ESTIMATORS = SWEEPS | {
     label: E
     for label, E in select().items()
-    if "structured" in E.supports and not isinstance(E, catlog.SCateR | catlog.estimators.RAM)
+    if "structured" in E.supports and not isinstance(E, catlog.SCateR | RAM)
 }
 Moments = tuple[Tensor, Tensor, Tensor]  # a value, its gradients in theta and in f's parameter
 
@@ -114,7 +115,7 @@ def prepared(E: catlog.Estimator, every: Outcomes) -> catlog.Estimator:
     E = deepcopy(E)
     if isinstance(E, nn.Module):
         E.eval()
-    if isinstance(E, catlog.estimators.MAPO):
+    if isinstance(E, MAPO):
         assert every.memory is not None
         E.memory[: len(every.memory), : every.memory.shape[-1]] = every.memory
     return E
@@ -196,7 +197,7 @@ def labels(parameter: Any) -> tuple[str, str]:
     return next(label for label, other in ESTIMATORS.items() if other is E), case.name
 
 
-ROWS = [catlog.SCateR(3), catlog.SCateR(3, suffix="common", chunk_size=2), catlog.estimators.RAM(3)]
+ROWS = [catlog.SCateR(3), catlog.SCateR(3, suffix="common", chunk_size=2), RAM(3)]
 
 
 @pytest.mark.parametrize("E", ROWS, ids=repr)
@@ -206,7 +207,7 @@ def test_more_draws_are_a_mean_over_single_draws(E: catlog.Estimator, name: str)
     case = STRUCTURED_CASES[name]
     ordered = structure(view(case.distribution(case.theta)))
     d, k = len(ordered.cardinalities), max(ordered.cardinalities)
-    is_ram = isinstance(E, catlog.estimators.RAM)
+    is_ram = isinstance(E, RAM)
     groups = 1 if is_ram else entries(E, ordered)[0]
     shape = (groups, 3, 2, d, k) if is_ram else (groups, 3, 2, d)
     noise = torch.rand(shape, dtype=torch.float64, generator=seeded())
@@ -217,7 +218,7 @@ def test_more_draws_are_a_mean_over_single_draws(E: catlog.Estimator, name: str)
         value = E(function(case, c), q, noise=noise)
         return moments(value @ torch.tensor([1.0, -0.3], dtype=torch.float64), theta, c)
 
-    single = catlog.estimators.RAM(1) if is_ram else catlog.SCateR(1, suffix=E.suffix)
+    single = RAM(1) if is_ram else catlog.SCateR(1, suffix=E.suffix)
     parts = [result(single, noise[:, row : row + 1]) for row in range(3)]
     wanted = tuple(torch.stack(values).mean(0) for values in zip(*parts, strict=True))
     torch.testing.assert_close(result(E, noise), wanted, rtol=0, atol=1e-12)
@@ -253,15 +254,15 @@ def error(E: catlog.Estimator, name: str) -> float:
 ONE_PER_SAMPLER = [
     catlog.Exact(),
     catlog.RLOO(2),
-    catlog.estimators.LEG(1),
+    LEG(1),
     catlog.CritiCateR(2),
-    catlog.estimators.VIMCO(2),
+    VIMCO(2),
     catlog.SCateR(1),
     catlog.SCateR(1, variables=1),
-    catlog.estimators.RAM(1),
-    catlog.estimators.UnorderedSet(2),
-    catlog.estimators.SumAndSample(2),
-    catlog.estimators.MAPO(2),
+    RAM(1),
+    UnorderedSet(2),
+    SumAndSample(2),
+    MAPO(2),
 ]
 
 
@@ -317,7 +318,7 @@ def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPat
         self.ancestors = tuple(frozenset() for _ in self.ancestors)
 
     monkeypatch.setattr(copies.Copies, "__init__", forgetful)
-    for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), catlog.estimators.RAM(1)):
+    for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), RAM(1)):
         assert error(E, "copies of short chain") > 1e-3
 
 
