@@ -23,7 +23,7 @@ from catlog.distributions import Categoricals, MixtureOfProducts, Subset, regist
 from catlog.distributions import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
 from catlog.core.view import view
-from catlog.distributions.factors import Factors
+from catlog.core.factors import IndependentFactors
 from catlog.core.ordered import PointForm
 from catlog.core.categories import Kind
 from catlog.core.randomness import Randomness
@@ -141,7 +141,7 @@ def test_masked_categoricals_of_torchrl(kind: type) -> None:
     laws = [view(q) for q in (dense, sparse, Independent(dense, 1))]
     expected = logits.masked_fill(~mask, -torch.inf).softmax(-1)
     for law in laws:
-        assert isinstance(law, Factors)
+        assert isinstance(law, IndependentFactors)
         torch.testing.assert_close(law.probs.view(2, 4), expected, rtol=0, atol=1e-12)
     assert laws[2].event_shape == ((2,) if kind is MaskedCategorical else (2, 4))
 
@@ -183,7 +183,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clean")
 def test_a_users_distribution() -> None:
     logits = normals(3).requires_grad_()
-    with pytest.raises(TypeError, match=r"For other types there is catlog\.register_distribution"):
+    with pytest.raises(TypeError, match=r"For other types there is catlog\.distributions\.register_distribution"):
         catlog.RLOO(2)(lambda x: x, Coin(logits))
     register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
     register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))
@@ -215,7 +215,7 @@ def test_a_class_that_is_no_distribution_of_torch(kind: type | str) -> None:
     logits = normals(4, 5).requires_grad_()
     q = Wrapped(logits.detach())
     for E in (catlog.RLOO(2), catlog.SCateR(1), catlog.Exact(), catlog.IndeCateR(2)):
-        with pytest.raises(TypeError, match=r"Wrapped was given.*catlog\.register_distribution"):
+        with pytest.raises(TypeError, match=r"Wrapped was given.*\.register_distribution"):
             E(f, q)
     register_distribution(kind, convert)
     for E in (catlog.RLOO(2), catlog.SCateR(1), catlog.Exact(), catlog.IndeCateR(2)):
@@ -331,13 +331,13 @@ def test_bad_mixtures_and_points() -> None:
         catlog.RLOO(2)(lambda x: x, MixtureSameFamily(Categorical(torch.ones(2)), chains))
     with pytest.raises(ValueError, match=r"Independent\(MarkovChain, 2\) has \(0, 2\) copies"):
         catlog.RLOO(2)(lambda x: x, Independent(chains.expand([0, 2]), 2))
-    with pytest.raises(TypeError, match="variables of MixtureOfProducts depend on each other"):
+    with pytest.raises(TypeError, match="variables of MixtureSameFamily depend on each other"):
         catlog.IndeCateR(1)(lambda x: x, bits(normals(8)))
     counts = Multinomial(2, logits=normals(2))
     for q, x, message in (
         (counts, [[0.5, 1.5], [1.0, 1.0]], "x must hold whole numbers"),
         (counts, [[1.0, 2.0], [1.0, 1.0]], r"q cannot draw: \[1, 2\]"),
-        (bits(normals(8)), [[2.0] * 3] * 2, "x must hold zeros and ones"),
+        (bits(normals(8)), [[2.0] * 3] * 2, r"q cannot draw: \[2, 2, 2\]"),
     ):
         with pytest.raises(ValueError, match=message):
             catlog.RLOO(2)(lambda x: x[..., 0], q, x=torch.tensor(x).double())

@@ -126,7 +126,7 @@ def test_the_same_as_indecater_for_independent_variables(E: catlog.Estimator) ->
     options = {"x": q.sample((3,))}
     variables = getattr(E, "variables", None)
     if variables is not None:
-        options["chosen"] = torch.rand(3, 4, 5).argsort(-1)[..., :variables]
+        options["noise"] = torch.rand(3, 4, 5).argsort(-1)[..., :variables]
 
     def f(z: Tensor) -> Tensor:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
@@ -199,8 +199,8 @@ def test_conditional_calls_and_evaluations_as_promised() -> None:
         evaluated += len(x)
         return x.sum(-1).float()
 
-    q = Autoregressive(network, sizes)
-    E = catlog.SCateR(5, validate=False)  # without the calls that look for a network's mistakes
+    # Without the calls that look for a network's mistakes.
+    q, E = Autoregressive(network, sizes, validate_args=False), catlog.SCateR(5)
     E(f, q)
     assert evaluated == E.evaluations(q) == 5 * (1 + 2 + 1 + 3)
     assert calls[:3] == [5 * 1, 5 * (1 + 2), 5 * (1 + 2 + 1)]  # the sweep
@@ -388,7 +388,7 @@ BAD = {
     r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given": lambda: (
         Prompted(lambda *arguments: None, [[1]])
     ),
-    r"noise must have shape \(4, 1, 3\)": lambda: catlog.SCateR(1)(
+    r"noise: a tensor of shape \(4, 1, 3\) comes next": lambda: catlog.SCateR(1)(
         lambda x: x.sum(-1).float(), chain(zeros(6)), noise=zeros(2, 3)
     ),
 }
@@ -645,8 +645,9 @@ def test_the_check_is_skipped_where_python_may_not_look() -> None:
     """Without validation and inside transforms; and repeats are rare."""
     broken = Letters("all")
     x = zeros(5, dtype=torch.int64)
-    Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
-    catlog.RLOO(2, validate=False)(lambda x: x.double().sum(-1), Autoregressive(broken, [3] * 5))
+    q = Autoregressive(broken, [3] * 5, validate_args=False)
+    q.log_prob(x)
+    catlog.RLOO(2)(lambda x: x.double().sum(-1), q)
     q = Autoregressive(broken, [3] * 5, validate_args=True)
 
     def log_prob(weight: dict[str, Tensor]) -> Tensor:

@@ -585,7 +585,18 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
+def validates(q: object) -> bool:
+    """Return whether values and points are checked: unless q, or what it wraps, says not to."""
+    while isinstance(q, Independent):
+        if not q._validate_args:
+            return False
+        q = q.base_dist
+    return bool(getattr(q, "_validate_args", True))
+
+
+def independent(
+    q: Distribution, outputs: int = 0, validate: bool = True
+) -> IndependentFactors | None:
     """View ``q`` as independent factors; None if it is no such distribution.
 
     >>> from torch.distributions import Independent
@@ -593,13 +604,10 @@ def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
     >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
     ('bits', 3, 2, (5,))
     """
-    base, validate = q, q._validate_args
-    while isinstance(base, Independent):
-        base = base.base_dist
-        validate = validate and base._validate_args
+    base = base_distribution(q)
     for kind, reader in READERS.items():
         if isinstance(base, kind):
-            return reader(base, q.batch_shape, q.event_shape, outputs, bool(validate))
+            return reader(base, q.batch_shape, q.event_shape, outputs, validate)
     return None
 
 

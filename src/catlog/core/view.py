@@ -7,7 +7,7 @@ from ..distributions.foreign import converted
 from .categories import Kind
 from .checks import check_outputs
 from .dependent import DependentFactors
-from .factors import Factors, RelaxableFactors, independent
+from .factors import Factors, RelaxableFactors, independent, validates
 from .ordered import Ordered
 
 COUNTS = frozenset({Kind.COUNTS})
@@ -27,9 +27,9 @@ def view(
         return counts(q, outputs)
     known = converted(q)
     if isinstance(known, Ordered):
-        factors: Factors | None = DependentFactors(known, outputs)
+        factors: Factors | None = DependentFactors(known, outputs, validates(q))
     else:
-        factors = independent(known, outputs)
+        factors = independent(known, outputs, validates(q))
     if factors is None and not isinstance(q, Distribution | type) and callable(q):
         raise TypeError(
             f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "

@@ -22,7 +22,7 @@ from torch.nn.functional import logsigmoid
 
 from ..core.categories import Kind, safe_log, widened
 from ..core.checks import check_count, check_dense, check_flag, check_number
-from ..core.factors import Factors, base_distribution, given_form
+from ..core.factors import Factors, base_distribution, given_form, validates
 from ..core.tracing import can_inspect
 
 MOST_CATEGORIES = 2**16
@@ -92,10 +92,6 @@ class Counts(Factors):
     def device(self) -> torch.device:
         return self.parameter.device
 
-    @property
-    def batch_size(self) -> int:
-        return prod(self.batch_shape)
-
 
 def counts(q: Distribution, outputs: int = 0) -> Counts:
     """View ``q`` as independent counts, or raise an error that says which distributions can be.
@@ -105,7 +101,7 @@ def counts(q: Distribution, outputs: int = 0) -> Counts:
     (2, tensor([1., 1.]))
     """
     base = base_distribution(q)
-    validate = bool(q._validate_args and base._validate_args)
+    validate = validates(q)
     if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
