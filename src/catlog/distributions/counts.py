@@ -80,21 +80,17 @@ class Counts(Factors):
     outputs: int
     validate: bool
 
-    @property
+    @property  # type: ignore[override]
     def d(self) -> int:
         return prod(self.event_shape)
 
-    @property
+    @property  # type: ignore[override]
     def real(self) -> torch.dtype:
         return self.parameter.dtype
 
-    @property
+    @property  # type: ignore[override]
     def device(self) -> torch.device:
         return self.parameter.device
-
-    @property
-    def batch_size(self) -> int:
-        return prod(self.batch_shape)
 
 
 def counts(q: Distribution, outputs: int = 0) -> Counts:
