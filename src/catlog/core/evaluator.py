@@ -163,7 +163,7 @@ class Evaluator:
             # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
             most = 2**28 if x.is_cuda else 2**22
             at_once = max(1, most // max(1, fx[0].numel() * q.d * q.k))
-        tables = []
+        tables: list[Tensor] = []
         for first in range(0, draws, at_once):
             part = slice(first * group, (first + at_once) * group)
             with torch.no_grad():

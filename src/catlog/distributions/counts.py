@@ -80,16 +80,16 @@ class Counts(Factors):
     outputs: int
     validate: bool
 
-    @property  # type: ignore[override]
-    def d(self) -> int:
+    @property
+    def d(self) -> int:  # type: ignore[override]
         return prod(self.event_shape)
 
-    @property  # type: ignore[override]
-    def real(self) -> torch.dtype:
+    @property
+    def real(self) -> torch.dtype:  # type: ignore[override]
         return self.parameter.dtype
 
-    @property  # type: ignore[override]
-    def device(self) -> torch.device:
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.parameter.device
 
 
