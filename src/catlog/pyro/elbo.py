@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyro.infer
 import torch
@@ -12,7 +12,7 @@ from pyro.infer.util import is_validation_enabled, torch_backward, torch_item
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_choice, check_count
 from ..estimator import Estimator, Kind
 from ..estimators import IndeCateR
 from .runs import (
@@ -29,6 +29,8 @@ from .runs import (
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
+
+Noise = Literal["shared", "stratified"]
 
 # Arguments of Pyro's losses that have no meaning here, and what to do instead.
 _OTHERS = {
@@ -59,7 +61,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     - ``infer={"estimator": catlog.RLOO(8)}`` gives a site an estimator of its own. Sites with other
       estimators or other plates are expectations inside each other, and their costs multiply.
     - ``infer={"enumerate": "parallel"}`` in the guide is ``infer={"estimator": catlog.Exact()}``.
-    - Continuous sites that depend on discrete ones get the same noise in all rows.
+    - Continuous sites that depend on discrete ones are drawn in every row, with noise that rows
+      share or stratify (``noise``).
 
     Model and guide run with *rows*: values with one more dimension to the left of all plates, as in
     parallel enumeration. The first step runs them a few more times to find what depends on what,
@@ -76,6 +79,11 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
         vectorize_particles: estimate all particles in one run, as elements of one more plate.
         retain_graph: keep the graph after the backward pass.
+        noise: of a continuous site that depends on discrete ones. "shared": the same in all rows,
+            so that it cancels in differences; "stratified": every row has another stratum, so that
+            it averages out. None: "stratified" if the estimator evaluates f at its draws only
+            (RLOO) or at all points (Exact); else "shared". Sites before the last discrete site
+            always share it.
 
     >>> import pyro
     >>> from pyro.distributions import Bernoulli, Normal
@@ -108,6 +116,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: float = inf,
         vectorize_particles: bool = False,
         retain_graph: bool | None = None,
+        noise: Noise | None = None,
         **others: Any,
     ) -> None:
         for name in others:
@@ -121,7 +130,10 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             vectorize_particles=vectorize_particles,
             retain_graph=retain_graph,
         )
+        if noise is not None:
+            check_choice(OWNER, "noise", noise, get_args(Noise))
         self.estimator = estimator
+        self.noise = noise
         self._known: tuple[Any, Structure] | None = None
 
     def differentiable_loss(
@@ -167,10 +179,11 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         nodes = self._first_run(programs)
         structure = self._structure(programs, nodes, key)
         try:
-            return _Estimate(programs, structure, nodes).total()
+            return _Estimate(programs, structure, nodes, self.noise).total()
         except ChangedSiteError:
             self._known = None
-            return _Estimate(programs, self._structure(programs, nodes, key), nodes).total()
+            structure = self._structure(programs, nodes, key)
+            return _Estimate(programs, structure, nodes, self.noise).total()
 
     def _first_run(self, programs: Programs) -> dict[str, Node]:
         """Run the guide, and forget what depends on what if a site depends on more than it did.
@@ -225,8 +238,15 @@ def _check_support(x: Tensor, form: Kind, group: Group) -> None:
 class _Estimate:
     """One estimate, given the sites of one run of the guide: the recursion over groups."""
 
-    def __init__(self, programs: Programs, structure: Structure, nodes: dict[str, Node]) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        structure: Structure,
+        nodes: dict[str, Node],
+        noise: Noise | None,
+    ) -> None:
         self.programs = replace(programs, coupled=structure.coupled)
+        self.noise = noise
         self.structure = structure
         self.nodes = nodes
         self.discrete = set(discrete_sites(nodes))
@@ -234,7 +254,7 @@ class _Estimate:
     def total(self) -> Tensor:
         """Return the ELBO."""
         self._check_parents()
-        nodes, coupled = self.nodes, self.structure.coupled
+        nodes, coupled, leaves = self.nodes, self.structure.coupled, self.structure.leaves
         fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
         total = torch.zeros(())
         for name in self.structure.guide_sites:
@@ -243,7 +263,7 @@ class _Estimate:
             sites = self._model(nodes, fixed)
             total = total + sum(log_prob(sites[name]).sum() for name in self.structure.model_sites)
         for chain in self.structure.chains:
-            total = total + self._expectation(chain, nodes, fixed, torch.Size()).sum()
+            total = total + self._expectation(chain, nodes, fixed, torch.Size(), leaves).sum()
         return total
 
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
@@ -254,12 +274,18 @@ class _Estimate:
         return sites
 
     def _expectation(
-        self, chain: Chain, nodes: dict[str, Node], values: dict[str, Tensor], rows: torch.Size
+        self,
+        chain: Chain,
+        nodes: dict[str, Node],
+        values: dict[str, Tensor],
+        rows: torch.Size,
+        leaves: frozenset[str],
     ) -> Tensor:
         """Return the expectation over a chain of groups, ``[*rows, *plates]``.
 
         Plates that the first group does not keep have size 1. ``nodes`` are the guide's sites and
-        ``values`` their values, both with the rows of earlier groups.
+        ``values`` their values, both with the rows of earlier groups. ``leaves`` are sites whose
+        noise earlier groups let differ between rows.
         """
         group = chain[0]
         sizes = plates(nodes[group.sites[0]])
@@ -279,23 +305,37 @@ class _Estimate:
             _check_support(x, form, group)
             points = with_points(x)
             lead = x.shape[:1] + rows
-            inner = self._guide(group, points, len(lead)) if group.children else nodes
+            inner = self._guide(group, points, len(lead), unshared) if group.children else nodes
             inner = {
                 name: {**node, "value": points[name]} if name in points else node
                 for name, node in inner.items()
             }
             estimate = self._terms(chain, inner, points, lead)
             if len(chain) > 1:
-                later = self._expectation(chain[1:], inner, points, lead)
+                later = self._expectation(chain[1:], inner, points, lead, unshared)
                 estimate = estimate + self._summed(later, group)
             return estimate
 
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
+        unshared = leaves if self._spreads_noise(group.estimator, q) else frozenset()
         return group.estimator(f, q)
 
-    def _guide(self, group: Group, points: Mapping[str, Tensor], levels: int) -> dict[str, Node]:
+    def _spreads_noise(self, estimator: Estimator, q: Distribution) -> bool:
+        """Return whether continuous sites get other noise in every row.
+
+        An estimator that evaluates f at its draws only, or at all points, differentiates the
+        continuous sites in every row, and their noise averages out. The others do so at their draws
+        only, and compare these with other points: noise that they share cancels.
+        """
+        if self.noise is not None:
+            return self.noise == "stratified"
+        return estimator.evaluations(q) == estimator.rows(q)
+
+    def _guide(
+        self, group: Group, points: Mapping[str, Tensor], levels: int, unshared: frozenset[str]
+    ) -> dict[str, Node]:
         """Run the guide with points of a group, which only its children may depend on."""
-        nodes = self.programs.run_guide(points)
+        nodes = replace(self.programs, unshared=unshared).run_guide(points)
         for name, node in nodes.items():
             if name not in group.children and self._has_newest_rows(node, levels):
                 raise ChangedSiteError("guide", name)
