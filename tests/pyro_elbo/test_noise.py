@@ -19,7 +19,7 @@ from catlog.testing.cases import normals
 BETWEEN = ("MuProp", "REBAR")  # they evaluate f between the categories
 
 
-def uniforms(estimator: Any, noise: Any = None, copies: int = 3) -> tuple[Tensor, Tensor]:
+def uniforms(estimator: Any, copies: int = 3, **options: Any) -> tuple[Tensor, Tensor]:
     """Return the noise of a step: of a site before the last discrete one, and of one after it.
 
     Each is ``[rows, copies, 2]``, for the last run of the model with rows.
@@ -46,7 +46,7 @@ def uniforms(estimator: Any, noise: Any = None, copies: int = 3) -> tuple[Tensor
             none = none + 0.0 * y.unsqueeze(-1)
             pyro.sample("late", dist.Uniform(none, none + 1).to_event(1))
 
-    catlog.pyro.ELBO(estimator, noise=noise).differentiable_loss(model, guide)
+    catlog.pyro.ELBO(estimator, **options).differentiable_loss(model, guide)
     return seen["early"], seen["late"]
 
 
@@ -54,25 +54,24 @@ def is_shared(values: Tensor) -> bool:
     return bool((values == values[:1]).all())
 
 
+def test_rows_share_their_noise() -> None:
+    for estimator in (catlog.Exact(), catlog.RLOO(8), catlog.IndeCateR(2)):
+        assert all(map(is_shared, uniforms(estimator)))
+
+
 @pytest.mark.parametrize("estimator", [catlog.Exact(), catlog.RLOO(8)], ids=repr)
-def test_draws_and_all_points_have_a_stratum_each(estimator: Any) -> None:
-    early, late = uniforms(estimator)
+def test_rows_have_a_stratum_each(estimator: Any) -> None:
+    """But for a site before the last discrete one."""
+    early, late = uniforms(estimator, noise="stratified")
     assert is_shared(early)
     assert late.shape == (8, 3, 2)
     strata = (8 * late).floor().sort(0).values
     assert torch.equal(strata, torch.arange(8.0).reshape(8, 1, 1).expand(8, 3, 2))
 
 
-def test_neighbours_share_their_noise() -> None:
-    assert is_shared(uniforms(catlog.IndeCateR(2))[1])
-    assert is_shared(uniforms(catlog.SCateR(1))[1])
-
-
-def test_noise_can_be_chosen() -> None:
-    assert is_shared(uniforms(catlog.Exact(), "shared")[1])
-    assert not is_shared(uniforms(catlog.IndeCateR(2), "stratified")[1])
+def test_another_noise_is_refused() -> None:
     with pytest.raises(ValueError, match=r"`noise` must be one of 'shared', 'stratified', but"):
-        catlog.pyro.ELBO(noise="own")
+        catlog.pyro.ELBO(noise="own")  # type: ignore[arg-type]
 
 
 def test_every_row_is_uniform_and_its_elements_are_independent() -> None:
@@ -81,7 +80,9 @@ def test_every_row_is_uniform_and_its_elements_are_independent() -> None:
     A row that is half a percent too often in a quarter would be noticed.
     """
     copies = 200_000
-    _, late = uniforms(catlog.Exact(), copies=copies)
+    estimator = catlog.Exact(chunk_size=8 * copies)  # all rows at once
+    _, late = uniforms(estimator, copies, noise="stratified")
+    assert late.shape == (8, copies, 2)
     quarters = (4 * late).floor().long()
     for pairs in (4 * quarters[..., 0] + quarters[..., 1]).unbind():
         counts = pairs.bincount(minlength=16).double()
@@ -161,15 +162,18 @@ def test_a_later_discrete_site_sees_the_noise_of_its_row() -> None:
 
     def guide() -> None:
         logit = pyro.param("logit", torch.full((copies,), 0.3))
+        slope = pyro.param("slope", torch.full((copies,), 1.5))
         with pyro.plate("copies", copies):
             a = pyro.sample("a", dist.Bernoulli(logits=logit))
             z = pyro.sample("z", dist.Normal(a, 1.0))
-            pyro.sample("b", dist.Bernoulli(logits=4 * z))
+            pyro.sample("b", dist.Bernoulli(logits=slope * z))
 
     _, found = gradients(catlog.pyro.ELBO(catlog.SCateR(1), noise="stratified"), model, guide)
-    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact(), noise="shared"), model, guide)
-    difference = found["logit"] - wanted["logit"]
-    assert_mean({"logit": difference}, {"logit": torch.zeros(())})
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
+    assert_mean(
+        {name: found[name] - wanted[name] for name in found},
+        {name: torch.zeros(()) for name in found},
+    )
 
 
 @pytest.mark.parametrize("outer", [catlog.Exact(), catlog.IndeCateR(1)], ids=repr)
@@ -198,8 +202,9 @@ def test_nested_expectations_are_unbiased(outer: Any) -> None:
 
         return model, guide
 
-    _, found = gradients(catlog.pyro.ELBO(catlog.RLOO(2)), *programs(20000))
-    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact(), noise="shared"), *programs(20000))
+    elbo = catlog.pyro.ELBO(catlog.RLOO(2), noise="stratified")
+    _, found = gradients(elbo, *programs(20000))
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *programs(20000))
     assert_mean(
         {name: found[name] - wanted[name] for name in found},
         {name: torch.zeros(found[name].shape[1:]) for name in found},

@@ -61,8 +61,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     - ``infer={"estimator": catlog.RLOO(8)}`` gives a site an estimator of its own. Sites with other
       estimators or other plates are expectations inside each other, and their costs multiply.
     - ``infer={"enumerate": "parallel"}`` in the guide is ``infer={"estimator": catlog.Exact()}``.
-    - Continuous sites that depend on discrete ones are drawn in every row, with noise that rows
-      share or stratify (``noise``).
+    - Continuous sites that depend on discrete ones get the same noise in all rows, unless
+      ``noise="stratified"``.
 
     Model and guide run with *rows*: values with one more dimension to the left of all plates, as in
     parallel enumeration. The first step runs them a few more times to find what depends on what,
@@ -79,11 +79,10 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
         vectorize_particles: estimate all particles in one run, as elements of one more plate.
         retain_graph: keep the graph after the backward pass.
-        noise: of a continuous site that depends on discrete ones. "shared": the same in all rows,
-            so that it cancels in differences; "stratified": every row has another stratum, so that
-            it averages out. None: "stratified" if the estimator evaluates f at its draws only
-            (RLOO) or at all points (Exact); else "shared". Sites before the last discrete site
-            always share it.
+        noise: of continuous sites that depend on discrete ones. "shared": the same in all rows, so
+            that it cancels in the differences of which discrete gradients consist; "stratified":
+            every row has another stratum, so that it averages out in continuous gradients. Sites
+            before the guide's last discrete site always share it.
 
     >>> import pyro
     >>> from pyro.distributions import Bernoulli, Normal
@@ -116,7 +115,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: float = inf,
         vectorize_particles: bool = False,
         retain_graph: bool | None = None,
-        noise: Noise | None = None,
+        noise: Noise = "shared",
         **others: Any,
     ) -> None:
         for name in others:
@@ -130,8 +129,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             vectorize_particles=vectorize_particles,
             retain_graph=retain_graph,
         )
-        if noise is not None:
-            check_choice(OWNER, "noise", noise, get_args(Noise))
+        check_choice(OWNER, "noise", noise, get_args(Noise))
         self.estimator = estimator
         self.noise = noise
         self._known: tuple[Any, Structure] | None = None
@@ -243,10 +241,10 @@ class _Estimate:
         programs: Programs,
         structure: Structure,
         nodes: dict[str, Node],
-        noise: Noise | None,
+        noise: Noise,
     ) -> None:
-        self.programs = replace(programs, coupled=structure.coupled)
-        self.noise = noise
+        unshared = structure.leaves if noise == "stratified" else frozenset()
+        self.programs = replace(programs, coupled=structure.coupled, unshared=unshared)
         self.structure = structure
         self.nodes = nodes
         self.discrete = set(discrete_sites(nodes))
@@ -254,7 +252,7 @@ class _Estimate:
     def total(self) -> Tensor:
         """Return the ELBO."""
         self._check_parents()
-        nodes, coupled, leaves = self.nodes, self.structure.coupled, self.structure.leaves
+        nodes, coupled = self.nodes, self.structure.coupled
         fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
         total = torch.zeros(())
         for name in self.structure.guide_sites:
@@ -263,7 +261,7 @@ class _Estimate:
             sites = self._model(nodes, fixed)
             total = total + sum(log_prob(sites[name]).sum() for name in self.structure.model_sites)
         for chain in self.structure.chains:
-            total = total + self._expectation(chain, nodes, fixed, torch.Size(), leaves).sum()
+            total = total + self._expectation(chain, nodes, fixed, torch.Size()).sum()
         return total
 
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
@@ -274,18 +272,12 @@ class _Estimate:
         return sites
 
     def _expectation(
-        self,
-        chain: Chain,
-        nodes: dict[str, Node],
-        values: dict[str, Tensor],
-        rows: torch.Size,
-        leaves: frozenset[str],
+        self, chain: Chain, nodes: dict[str, Node], values: dict[str, Tensor], rows: torch.Size
     ) -> Tensor:
         """Return the expectation over a chain of groups, ``[*rows, *plates]``.
 
         Plates that the first group does not keep have size 1. ``nodes`` are the guide's sites and
-        ``values`` their values, both with the rows of earlier groups. ``leaves`` are sites whose
-        noise earlier groups let differ between rows.
+        ``values`` their values, both with the rows of earlier groups.
         """
         group = chain[0]
         sizes = plates(nodes[group.sites[0]])
@@ -305,37 +297,23 @@ class _Estimate:
             _check_support(x, form, group)
             points = with_points(x)
             lead = x.shape[:1] + rows
-            inner = self._guide(group, points, len(lead), unshared) if group.children else nodes
+            inner = self._guide(group, points, len(lead)) if group.children else nodes
             inner = {
                 name: {**node, "value": points[name]} if name in points else node
                 for name, node in inner.items()
             }
             estimate = self._terms(chain, inner, points, lead)
             if len(chain) > 1:
-                later = self._expectation(chain[1:], inner, points, lead, unshared)
+                later = self._expectation(chain[1:], inner, points, lead)
                 estimate = estimate + self._summed(later, group)
             return estimate
 
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
-        unshared = leaves if self._spreads_noise(group.estimator, q) else frozenset()
         return group.estimator(f, q)
 
-    def _spreads_noise(self, estimator: Estimator, q: Distribution) -> bool:
-        """Return whether continuous sites get other noise in every row.
-
-        An estimator that evaluates f at its draws only, or at all points, differentiates the
-        continuous sites in every row, and their noise averages out. The others do so at their draws
-        only, and compare these with other points: noise that they share cancels.
-        """
-        if self.noise is not None:
-            return self.noise == "stratified"
-        return estimator.evaluations(q) == estimator.rows(q)
-
-    def _guide(
-        self, group: Group, points: Mapping[str, Tensor], levels: int, unshared: frozenset[str]
-    ) -> dict[str, Node]:
+    def _guide(self, group: Group, points: Mapping[str, Tensor], levels: int) -> dict[str, Node]:
         """Run the guide with points of a group, which only its children may depend on."""
-        nodes = replace(self.programs, unshared=unshared).run_guide(points)
+        nodes = self.programs.run_guide(points)
         for name, node in nodes.items():
             if name not in group.children and self._has_newest_rows(node, levels):
                 raise ChangedSiteError("guide", name)
