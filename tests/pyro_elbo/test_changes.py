@@ -8,7 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from judging import assert_mean, assert_same, brute_force, gradients
+from judging import EveryOutcome, assert_mean, assert_same, brute_force, gradients
 from programs import Program
 
 import catlog
@@ -78,17 +78,27 @@ def test_estimates_after_a_change(before: Edges, after: Edges, estimator: catlog
     assert_mean(copies, {name: gradient[:, 0] for name, gradient in wanted.items()})
 
 
-def delta_and_mask(form: str) -> tuple[Program, Program]:
-    """A Delta site that begins to depend on the bit, by its value or by its mask only."""
+def delta_and_mask(form: str, is_parent: bool) -> tuple[Program, Program]:
+    """A Delta site that begins to depend on the bit, by its value or by its mask only.
+
+    Another one depends on the bit from the start if the bit ``is_parent``.
+    """
 
     def model(is_late: bool) -> None:
         x = pyro.sample("x", dist.Bernoulli(0.3))
         with pyro.poutine.mask(mask=(x == 1) | torch.tensor(not is_late or form != "mask")):
             pyro.sample("z", dist.Normal(0.5, 1.0))
-        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.8))
+        u = pyro.sample("u", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x + u, 1.0), obs=torch.tensor(0.8))
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        pyro.sample("v", dist.Normal(w, 1.0), obs=torch.tensor(0.4))
 
     def guide(is_late: bool) -> None:
         x = pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+        pyro.sample("u", dist.Delta(pyro.param("u0", torch.tensor(0.2)) * (x if is_parent else 1)))
+        logit = pyro.param("w_logit", torch.tensor(0.9))
+        logit = logit * x if is_late and form == "site" else logit
+        pyro.sample("w", dist.Bernoulli(logits=logit), infer={"estimator": catlog.Exact()})
         location = pyro.param("location", torch.tensor([-0.5, 1.5]))
         density = pyro.param("density", torch.tensor(0.7))
         value = location[x.long()] if is_late and form == "value" else location[0]
@@ -99,10 +109,11 @@ def delta_and_mask(form: str) -> tuple[Program, Program]:
     return model, guide
 
 
-@pytest.mark.parametrize("form", ["value", "mask"])
-def test_other_sites_that_begin_to_depend_on_a_bit(form: str) -> None:
-    elbo = catlog.pyro.ELBO(catlog.Exact())
-    model, guide = delta_and_mask(form)
+@pytest.mark.parametrize("is_parent", [False, True])
+@pytest.mark.parametrize("form", ["value", "mask", "site"])
+def test_other_sites_that_begin_to_depend_on_a_bit(form: str, is_parent: bool) -> None:
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    model, guide = delta_and_mask(form, is_parent)
     for is_late in (False, True, False, True):
         found = gradients(elbo, model, guide, is_late)
         assert_same(found, brute_force(model, guide, is_late))
@@ -122,3 +133,39 @@ def test_control_flow_that_begins_later_is_refused() -> None:
     with pytest.raises(NotImplementedError, match=r"guide cannot be vectorised.*'x'"):
         elbo.loss(model, guide, True)
     elbo.loss(model, guide, False)
+
+
+def test_a_model_that_begins_to_depend_on_one_bit() -> None:
+    """The estimator evaluates one row at a time, whose shape does not show the dependence."""
+
+    def model(is_late: bool) -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    def guide(is_late: bool) -> None:
+        pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))
+
+
+def test_a_model_that_begins_to_depend_on_an_outer_bit() -> None:
+    """Whatever else depends on the outer bit depends on the inner one as well."""
+
+    def model(is_late: bool) -> None:
+        w = pyro.sample("w", dist.Bernoulli(0.3))
+        x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    def guide(is_late: bool) -> None:
+        logits = pyro.param("logits", normals(2, seed=52))
+        for i, name in enumerate("xw"):
+            bernoulli = dist.Bernoulli(logits=logits[i])
+            pyro.sample(name, bernoulli, infer={"estimator": catlog.Exact(limit=100 + i)})
+
+    elbo = catlog.pyro.ELBO()
+    for is_late in (False, True, False, True):
+        found = gradients(elbo, model, guide, is_late)
+        assert_same(found, brute_force(model, guide, is_late))

@@ -1,5 +1,6 @@
 """Value and gradients of catlog.pyro.ELBO are those of enumeration, in expectation."""
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -458,3 +459,70 @@ def test_a_retained_graph_is_differentiated_twice() -> None:
     elbo = Keeping(catlog.Exact(), retain_graph=True)
     elbo.loss_and_grads(*mixture())
     elbo.kept.backward()
+
+
+class Coin(dist.TorchDistribution):
+    """A bit with a parameter of its own kind, which estimators do not know."""
+
+    arg_constraints: dict[str, Any] = {}
+
+    def __init__(self, angle: Tensor) -> None:
+        self.bernoulli = dist.Bernoulli(angle.sin().square())
+        super().__init__(angle.shape, validate_args=False)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        return self.bernoulli.sample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.bernoulli.log_prob(value)
+
+
+def bits_of_a_law(form: str) -> tuple[Program, Program]:
+    """Two bits, whose guide is written in a form."""
+    seen = torch.tensor([True, False])
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(torch.full((2,), 0.3)).mask(seen).to_event(1))
+        pyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=torch.tensor(1.2))
+
+    def guide() -> None:
+        angle = pyro.param("angle", normals(2, seed=43))
+        laws = {
+            "Bernoulli": dist.Bernoulli(angle.sin().square()).to_event(1),
+            "masked": dist.Bernoulli(angle.sin().square()).mask(True).to_event(1),
+            "masked event": dist.Bernoulli(angle.sin().square()).to_event(1).mask(True),
+            "registered": Coin(angle).to_event(1),
+        }
+        pyro.sample("x", laws[form])
+
+    return model, guide
+
+
+@pytest.mark.parametrize("form", ["masked", "masked event", "registered"])
+def test_bits_in_other_forms(form: str) -> None:
+    catlog.register_distribution(Coin, lambda q: q.bernoulli)
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        elbo = catlog.pyro.ELBO(estimator)
+        wanted = brute_force(*bits_of_a_law("Bernoulli"))
+        assert_same(gradients(elbo, *bits_of_a_law(form)), wanted)
+
+
+def test_masked_bits_are_those_of_the_handler() -> None:
+    """An element that is masked is drawn, but its log-probability does not count."""
+    mask = torch.tensor([True, False])
+
+    def model() -> None:
+        with pyro.plate("data", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor([0.2, 0.9]))
+
+    def guide(by_handler: bool) -> None:
+        law = dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=44)))
+        with pyro.plate("data", 2), pyro.poutine.mask(mask=mask if by_handler else True):
+            pyro.sample("x", law if by_handler else law.mask(mask))
+
+    results = [
+        gradients(catlog.pyro.ELBO(catlog.Exact()), model, partial(guide, by_handler))
+        for by_handler in (False, True)
+    ]
+    assert_same(*results)

@@ -407,3 +407,22 @@ def test_the_line_that_cannot_have_rows(which: str) -> None:
 def test_arguments_of_other_losses(name: str, words: str) -> None:
     with pytest.raises(TypeError, match=f"catlog.pyro.ELBO: .*{words}"):
         catlog.pyro.ELBO(**{name: 1})
+
+
+def test_registered_conversions_with_other_values() -> None:
+    class Sign(dist.TorchDistribution):
+        """Values -1 and 1."""
+
+        arg_constraints: dict[str, Any] = {}
+
+        def sample(self, sample_shape: Any = torch.Size()) -> torch.Tensor:
+            return torch.tensor(1.0).expand(sample_shape)
+
+        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+            return torch.where(value == 1, 0.3, 0.7).log()
+
+    def program() -> None:
+        pyro.sample("x", Sign(validate_args=False))
+
+    catlog.register_distribution(Sign, lambda q: dist.Bernoulli(torch.tensor(0.7)))
+    refused(program, program, "'x'", "Sign", "register_distribution", error=ValueError)

@@ -96,8 +96,8 @@ class Exact:
         if points > self.limit:
             raise ValueError(
                 f"Exact: q has {readable(points)} points, more than `limit` = {self.limit}. Use "
-                "IndeCateR or RLOO, raise the limit if f is cheap, or give f a method "
-                "`expectation`."
+                f"{'SCateR' if isinstance(law, Conditionals) else 'IndeCateR'} or RLOO, raise the "
+                "limit if f is cheap, or give f a method `expectation`."
             )
         if isinstance(law, Conditionals):
             index = law.q.enumerate_support()

@@ -267,7 +267,7 @@ class _Estimate:
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Run the model with the values of the guide's sites."""
         sites = self.programs.run_model({**drawn(nodes), **values})
-        for name in sites.keys() ^ self.structure.all_model_sites:
+        for name in sites.keys() ^ self.structure.model_dims.keys():
             raise ChangedSiteError("model", name)
         return sites
 
@@ -315,13 +315,18 @@ class _Estimate:
         """Run the guide with points of a group, which only its children may depend on."""
         nodes = self.programs.run_guide(points)
         for name, node in nodes.items():
-            if name not in group.children and self._has_newest_rows(node, levels):
+            dims = len(batch_shape(self.nodes[name])) if name in self.nodes else 0
+            if name not in group.children and self._has_newest_rows(node, levels, dims):
                 raise ChangedSiteError("guide", name)
         return nodes
 
-    def _has_newest_rows(self, node: Node, levels: int) -> bool:
+    def _has_newest_rows(self, node: Node, levels: int, dims: int) -> bool:
+        """Return whether a site, which has ``dims`` dimensions without rows, has the newest ones.
+
+        An estimator may evaluate a single row, which only the number of dimensions shows.
+        """
         shape, dim = batch_shape(node), self.programs.nesting + levels
-        return len(shape) >= dim and shape[-dim] > 1
+        return len(shape) >= dim and (shape[-dim] > 1 or len(shape) > dims)
 
     def _check_parents(self) -> None:
         """Raise if a site depends on another one of its group that is not among its parents."""
@@ -391,7 +396,10 @@ class _Estimate:
             if name in dependent:
                 is_changed = not chain[0].kept <= plates(site).keys()
             else:
-                is_changed = self._has_newest_rows(site, levels)
+                dims = self.structure.model_dims[name]
+                is_changed = self._has_newest_rows(site, levels, dims)
+                is_constant = name in self.structure.model_sites
+                is_changed |= is_constant and _has_rows(site, self.programs.nesting)
             if is_changed:
                 raise ChangedSiteError("model", name)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pyro.distributions import MaskedDistribution
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -21,6 +22,7 @@ from torch.nn.functional import one_hot, pad
 
 from ..distributions import Categoricals
 from ..distributions.factors import base_distribution, factors
+from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 from ..estimator import Kind
 
@@ -32,8 +34,25 @@ def is_discrete(distribution: Any) -> bool:
 
     ``OneHotCategoricalStraightThrough`` is reparameterised, so it stays as it is.
     """
-    base = base_distribution(distribution)
+    base = base_distribution(law(distribution))
     return isinstance(base, SUPPORTED) and not isinstance(base, OneHotCategoricalStraightThrough)
+
+
+def unmasked(distribution: Any) -> Any:
+    """Return what a site is drawn from: a mask is for its log-probability only."""
+    if isinstance(distribution, MaskedDistribution):
+        return unmasked(distribution.base_dist)
+    if not isinstance(distribution, Independent):
+        return distribution
+    base = unmasked(distribution.base_dist)
+    if base is distribution.base_dist:
+        return distribution
+    return base.to_event(distribution.reinterpreted_batch_ndims)
+
+
+def law(distribution: Any) -> Any:
+    """Return what a site is drawn from, as a distribution that estimators know if it is one."""
+    return converted(unmasked(distribution))
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class Layout:
 
 def layout(distribution: Distribution, joint: dict[int, int]) -> Layout:
     """Return the layout of a discrete site."""
-    view = factors(distribution, validate=False)
+    view = factors(law(distribution), validate=False)
     return Layout(view.kind, view.dtype, view.event_shape, view.k, view.d, joint)
 
 
@@ -86,7 +105,7 @@ def table(
 
     Elements of the joint plates become variables of the event.
     """
-    view = factors(distribution)
+    view = factors(law(distribution))
     log_probs = view.log_probs
     missing = len(batch) + 2 - log_probs.dim()
     log_probs = log_probs.reshape((1,) * missing + log_probs.shape)

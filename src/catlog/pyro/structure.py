@@ -3,6 +3,7 @@
 A site depends on a group of discrete sites if its log-probability has the rows of that group.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,12 @@ from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
 from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, with_dimensions
-from .sites import SUPPORTED, is_discrete
+from .sites import SUPPORTED, independent, is_discrete, law, layout, table
 from .vectorisation import OWNER, check_plates, check_programs, check_rows, run_with_rows
+
+# Rows of one run that cost less than a further run: a site of a run takes about 50 microseconds,
+# and another row of a small site less than a tenth of a microsecond.
+FEW_EVALUATIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,7 @@ class Structure:
         leaves: those after the last discrete site, so that none depends on them.
         guide_sites: guide sites that depend on no discrete one.
         model_sites: model sites that depend on no discrete one.
-        all_model_sites: the names of all model sites.
+        model_dims: the number of dimensions of every model site without rows.
     """
 
     chains: tuple[Chain, ...]
@@ -88,7 +93,7 @@ class Structure:
     leaves: frozenset[str]
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
-    all_model_sites: frozenset[str]
+    model_dims: dict[str, int]
 
     @property
     def childless(self) -> frozenset[str]:
@@ -125,8 +130,9 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
             raise NotImplementedError(
                 f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
-                "or with `.to_event(...)`: write a bounded count as Categorical, mask by "
-                "pyro.poutine.mask, or use pyro.infer.TraceGraph_ELBO."
+                "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
+                "catlog.register_distribution: write a bounded count as Categorical, or use "
+                "pyro.infer.TraceGraph_ELBO."
             )
     return names
 
@@ -183,32 +189,32 @@ def discover(
 ) -> Structure:
     """Return the structure of the programs, given the sites of one run of the guide."""
     names = discrete_sites(nodes)
-    check_programs(programs, nodes, validate)
+    model_dims = check_programs(programs, nodes, validate)
     first = {name: nodes[name]["value"] for name in names}
     second = {name: _another_value(nodes[name]) for name in names}
 
     def rows_of(name: str, level: int) -> Tensor:
         return _pair(programs, nodes[name], first[name], second[name], level)
 
-    parents = _parents(programs, first, {name: rows_of(name, 0) for name in names})
-    members = _grouped(nodes, names, parents, default)
+    pairs = {name: rows_of(name, 0) for name in names}
+    parents, in_model, coupled = _dependences(programs, first, pairs)
+    members = _grouped(nodes, names, parents, in_model, default)
     position = {name: g for g, group in enumerate(members) for name in group}
-    rows = {name: rows_of(name, level) for name, level in position.items()}
-    guide = run_with_rows(programs, "guide", rows)
-    shapes = {name: batch_shape(node) for name, node in guide.items()}
-    in_guide = _levels("guide", shapes, programs.nesting)
-    model = run_with_rows(programs, "model", drawn(guide), guide)
-    check_plates(guide, model)
-    shapes = {name: log_prob(node).shape for name, node in model.items()}
-    in_model = _levels("model", shapes, programs.nesting)
-    batches = {name: node["fn"].batch_shape for name, node in guide.items()}
-    in_law = _levels("guide", batches, programs.nesting)
-    coupled = frozenset(name for name in guide if in_law[name] and name not in position)
-    if validate:
-        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
+    in_guide = {name: {position[site] for site in parents[name]} for name in nodes}
+    in_model = {name: {position[site] for site in sites} for name, sites in in_model.items()}
     # The groups that the log-probability of each guide site depends on, its own included.
     own = {name: {g} for name, g in position.items()}
-    reach = {name: levels | own.get(name, set()) for name, levels in in_guide.items()}
+    reach = {name: above | own.get(name, set()) for name, above in in_guide.items()}
+    chains = _connected([*own.values(), *reach.values(), *in_model.values()])
+    level = {g: chain.index(g) for chain in chains for g in chain}
+    rows = {name: rows_of(name, level[g]) for name, g in position.items()}
+    guide = run_with_rows(programs, "guide", rows)
+    _levels("guide", {name: batch_shape(node) for name, node in guide.items()}, programs.nesting)
+    model = run_with_rows(programs, "model", drawn(guide), guide)
+    _levels("model", {name: log_prob(node).shape for name, node in model.items()}, programs.nesting)
+    check_plates(guide, model)
+    if validate:
+        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
     groups = []
     for g, sites in enumerate(members):
         guide_sites, model_sites = _last_at(g, reach), _last_at(g, in_model)
@@ -223,24 +229,23 @@ def discover(
             joint=tuple(sorted(own_plates)),
             guide_sites=guide_sites,
             model_sites=model_sites,
-            children=frozenset(name for name, levels in in_guide.items() if g in levels),
+            children=frozenset(name for name, above in in_guide.items() if g in above),
         )
         _check_group(group)
         groups.append(group)
-    chains = _chains(len(members), [*reach.values(), *in_model.values()])
     return Structure(
         chains=tuple(_kept([groups[g] for g in chain]) for chain in chains),
         coupled=coupled,
         leaves=coupled.difference(list(nodes)[: max(map(list(nodes).index, names), default=0)]),
         guide_sites=frozenset(name for name in guide if not reach[name]),
-        model_sites=frozenset(name for name in model if not in_model[name]),
-        all_model_sites=frozenset(model),
+        model_sites=frozenset(name for name in model if not in_model.get(name)),
+        model_dims=model_dims,
     )
 
 
 def _another_value(node: Node) -> Tensor:
     """Return a value of the site in which every variable is its likeliest other category."""
-    view = factors(node["fn"], validate=False)
+    view = factors(law(node["fn"]), validate=False)
     index = view.index(node["value"].unsqueeze(0))[0]
     shape = index.shape + (view.k,)
     other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)
@@ -278,32 +283,50 @@ def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dic
     return levels
 
 
-def _parents(
+Sets = dict[str, set[str]]
+
+
+def _dependences(
     programs: Programs, first: dict[str, Tensor], pairs: dict[str, Tensor]
-) -> dict[str, set[str]]:
-    """Return the earlier discrete sites that each one depends on, also through others."""
-    names = list(first)
-    parents: dict[str, set[str]] = {name: set() for name in names}
-    for name in names[:-1]:
-        nodes = run_with_rows(programs, "guide", first | {name: pairs[name]})
-        batches = {child: nodes[child]["fn"].batch_shape for child in names}
-        for child, levels in _levels("guide", batches, programs.nesting).items():
-            if levels:
-                parents[child].add(name)
-    for name in names:
-        for parent in list(parents[name]):
-            parents[name] |= parents[parent]
-    return parents
+) -> tuple[Sets, Sets, frozenset[str]]:
+    """Return the discrete sites that each guide site depends on, and each model site.
+
+    Both are also through other sites. The last output are the continuous guide sites whose
+    distributions depend on discrete ones.
+    """
+    in_guide: Sets = defaultdict(set)
+    in_model: Sets = defaultdict(set)
+    coupled: set[str] = set()
+    for name, rows in pairs.items():
+        guide = run_with_rows(programs, "guide", first | {name: rows})
+        model = run_with_rows(programs, "model", drawn(guide), guide)
+        shapes = {child: batch_shape(node) for child, node in guide.items()}
+        for child, levels in _levels("guide", shapes, programs.nesting).items():
+            in_guide[child] |= {name} if levels else set()
+        shapes = {child: log_prob(node).shape for child, node in model.items()}
+        for child, levels in _levels("model", shapes, programs.nesting).items():
+            in_model[child] |= {name} if levels else set()
+        shapes = {child: node["fn"].batch_shape for child, node in guide.items()}
+        laws = _levels("guide", shapes, programs.nesting)
+        coupled |= {child for child, levels in laws.items() if levels and child not in first}
+    for sites in in_guide.values():
+        for parent in list(sites):
+            sites |= in_guide[parent]
+    return in_guide, in_model, frozenset(coupled)
 
 
 def _grouped(
-    nodes: Mapping[str, Node], names: list[str], parents: dict[str, set[str]], default: Estimator
+    nodes: Mapping[str, Node],
+    names: list[str],
+    in_guide: Sets,
+    in_model: Sets,
+    default: Estimator,
 ) -> list[list[str]]:
     """Return groups of sites with the same estimator and plates, parents before children.
 
     A site that depends on another one, and whose own estimator is for independent variables, starts
     a new group. Where the order is free, groups with fewer plates come first, so that more plates
-    are kept.
+    are kept. A group of sites that nothing connects is divided if that saves evaluations.
     """
     groups: list[list[str]] = []
     keys: list[tuple[Estimator, frozenset[Plate]]] = []
@@ -311,9 +334,9 @@ def _grouped(
     for name in names:
         estimator = estimator_of(name, nodes[name], default)
         key = (estimator, frozenset(plates(nodes[name])))
-        least = max((position[parent] for parent in parents[name]), default=0)
+        least = max((position[parent] for parent in in_guide[name]), default=0)
         if Kind.STRUCTURED not in estimator.supports and "estimator" in nodes[name]["infer"]:
-            least += any(keys[position[parent]] == key for parent in parents[name])
+            least += any(keys[position[parent]] == key for parent in in_guide[name])
         fitting = [g for g in range(least, len(groups)) if keys[g] == key]
         if not fitting:
             groups.append([])
@@ -321,25 +344,53 @@ def _grouped(
         position[name] = fitting[0] if fitting else len(groups) - 1
         groups[position[name]].append(name)
     above = [
-        {position[parent] for name in group for parent in parents[name]} - {g}
+        {position[parent] for name in group for parent in in_guide[name]} - {g}
         for g, group in enumerate(groups)
     ]
     order: list[int] = []
     while len(order) < len(groups):
         ready = [g for g in range(len(groups)) if g not in order and above[g] <= set(order)]
         order.append(min(ready, key=lambda g: (len(keys[g][1]), g)))
-    return [groups[g] for g in order]
+    own = [in_guide[name] | {name} for name in names]
+    components = _connected([*own, *in_guide.values(), *in_model.values()])
+    return [part for g in order for part in _divided(keys[g][0], groups[g], components, nodes)]
 
 
-def _chains(count: int, together: list[set[int]]) -> list[list[int]]:
-    """Return the groups in connected components: groups in one set are connected."""
-    chains = [{g} for g in range(count)]
-    for groups in together:
-        touched = [chain for chain in chains if chain & groups]
-        if len(touched) > 1:
-            chains = [chain for chain in chains if chain not in touched]
-            chains.append(set().union(*touched))
-    return [sorted(chain) for chain in chains]
+def _divided(
+    estimator: Estimator, group: list[str], components: list[list[str]], nodes: Mapping[str, Node]
+) -> list[list[str]]:
+    """Return the components of a group, as few and as large as they have few evaluations.
+
+    That is no more than separate ones, or so few that they cost less than another run.
+    """
+
+    def evaluations(sites: list[str]) -> int:
+        laws = [nodes[name]["fn"] for name in sites]
+        shapes = torch.broadcast_shapes(*[law.batch_shape for law in laws])
+        tables = [table(law, {}, shapes) for law in laws]
+        return estimator.evaluations(independent(tables, [layout(law, {}) for law in laws]))
+
+    parts: list[list[str]] = []
+    for component in components:
+        sites = [name for name in group if name in component]
+        if not sites:
+            continue
+        separate = evaluations(parts[-1]) + evaluations(sites) if parts else 0
+        if parts and evaluations(parts[-1] + sites) <= max(separate, FEW_EVALUATIONS):
+            parts[-1] += sites
+        else:
+            parts.append(sites)
+    return [sorted(part, key=group.index) for part in parts]
+
+
+def _connected(together: Iterable[Iterable[Any]]) -> list[list[Any]]:
+    """Return the connected components, sorted: elements of one set are connected."""
+    components: list[set[Any]] = []
+    for elements in map(set, together):
+        touched = [component for component in components if component & elements]
+        components = [component for component in components if component not in touched]
+        components.append(elements.union(*touched))
+    return [sorted(component) for component in components if component]
 
 
 def _check_group(group: Group) -> None:

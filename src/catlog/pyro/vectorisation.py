@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..distributions.factors import base_distribution
-from .runs import Node, Plate, Programs, drawn, log_prob, plates, sample_sites
+from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
+from .sites import is_discrete, law, unmasked
 
 OWNER = "catlog.pyro.ELBO"
 
@@ -66,7 +67,8 @@ def run_with_rows(
 
 def _line(error: Exception) -> str:
     """Return where the user's program failed: the innermost line outside of the libraries."""
-    folders = (Path(__file__).parents[1], Path(pyro.__file__).parent, Path(torch.__file__).parent)
+    folders = [Path(module.__file__).parent for module in (pyro, torch, traceback)]
+    folders.append(Path(__file__).parents[1])
     lines = [
         f" ({frame.filename}, line {frame.lineno})"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -75,8 +77,11 @@ def _line(error: Exception) -> str:
     return lines[-1] if lines else ""
 
 
-def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool) -> None:
-    """Compare the model with the guide, on runs without rows, with Pyro's own checks."""
+def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool) -> dict[str, int]:
+    """Compare the model with the guide, on runs without rows, with Pyro's own checks.
+
+    Return the number of dimensions of every model site.
+    """
     values = drawn(nodes)
     traces = {
         "guide": programs.trace(programs.guide, values),
@@ -90,9 +95,11 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
                     f"{OWNER}: `max_plate_nesting` is {programs.nesting}, but the {program}'s site "
                     f"{name!r} has a plate at dimension {-depth}. Pass max_plate_nesting={depth}."
                 )
-    check_names(sample_sites(traces["model"]), nodes)
+    model = sample_sites(traces["model"])
+    check_names(model, nodes)
+    dims = {name: len(batch_shape(node)) for name, node in model.items()}
     if not validate:
-        return
+        return dims
     check_model_guide_match(traces["model"], traces["guide"], programs.nesting)
     for trace in traces.values():
         without_subsamples = prune_subsample_sites(trace)
@@ -100,12 +107,27 @@ def check_programs(programs: Programs, nodes: Mapping[str, Node], validate: bool
         for node in sample_sites(without_subsamples).values():
             check_site_shape(node, programs.nesting)
     for name, node in nodes.items():
+        if is_discrete(node["fn"]) and not node["is_observed"]:
+            _check_law(name, node)
         if "baseline" in node["infer"]:
             warnings.warn(
                 f"{OWNER}: infer['baseline'] of site {name!r} is ignored, because estimators need "
                 "none. Remove it; its parameters are not trained.",
                 stacklevel=2,
             )
+    return dims
+
+
+def _check_law(name: str, node: Node) -> None:
+    """Raise if a registered conversion of a site has other values, or other probabilities."""
+    fn = unmasked(node["fn"])
+    expected, value = fn.log_prob(node["value"]), node["value"]
+    if not torch.allclose(law(fn).log_prob(value), expected, rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{OWNER}: the guide's site {name!r} is {type(base_distribution(fn)).__name__}, whose "
+            "registered conversion must have the same values and probabilities, but it has others. "
+            "Change the function given to catlog.register_distribution."
+        )
 
 
 def check_plates(*programs: Mapping[str, Node]) -> None:
@@ -146,7 +168,7 @@ def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> N
     for name in model.keys() & guide.keys():
         sizes = []
         for node in (guide[name], model[name]):
-            base = base_distribution(node["fn"])
+            base = base_distribution(law(node["fn"]))
             sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
         in_guide, in_model = sizes
         if in_guide is not None and in_model is not None and in_guide > in_model:
