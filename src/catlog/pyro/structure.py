@@ -197,11 +197,11 @@ def discover(
         return _pair(programs, nodes[name], first[name], second[name], level)
 
     pairs = {name: rows_of(name, 0) for name in names}
-    parents, in_model, coupled = _dependences(programs, first, pairs)
-    members = _grouped(nodes, names, parents, in_model, default)
+    parents, readers, coupled = _dependences(programs, first, pairs)
+    members = _grouped(nodes, names, parents, readers, default)
     position = {name: g for g, group in enumerate(members) for name in group}
     in_guide = {name: {position[site] for site in parents[name]} for name in nodes}
-    in_model = {name: {position[site] for site in sites} for name, sites in in_model.items()}
+    in_model = {name: {position[site] for site in sites} for name, sites in readers.items()}
     # The groups that the log-probability of each guide site depends on, its own included.
     own = {name: {g} for name, g in position.items()}
     reach = {name: above | own.get(name, set()) for name, above in in_guide.items()}

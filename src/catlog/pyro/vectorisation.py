@@ -67,7 +67,7 @@ def run_with_rows(
 
 def _line(error: Exception) -> str:
     """Return where the user's program failed: the innermost line outside of the libraries."""
-    folders = [Path(module.__file__).parent for module in (pyro, torch, traceback)]
+    folders = [Path(str(module.__file__)).parent for module in (pyro, torch, traceback)]
     folders.append(Path(__file__).parents[1])
     lines = [
         f" ({frame.filename}, line {frame.lineno})"
