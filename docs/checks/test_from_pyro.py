@@ -53,6 +53,12 @@ def test_shared_noise_is_behind_in_the_shortest_training() -> None:
     assert all(ours[seed] > theirs[seed] for seed in theirs)
 
 
+@pytest.mark.parametrize("rate", [0.001, 0.003])
+def test_exact_is_better_than_indecater_for_one_label(rate: float) -> None:
+    exact, other = (bounds(name, "shared", rate, 1000) for name in ("Exact()", "IndeCateR(1)"))
+    assert all(exact[seed] < other[seed] for seed in other)
+
+
 def test_noise_moves_variance_from_the_style_to_the_label() -> None:
     rows = selected(read("pyro/ss_vae"), section="gradient", code="label", method="Exact()")
     for shared, stratified in grouped(rows, "steps").values():
