@@ -77,6 +77,14 @@ def test_air() -> None:
         ratios = {row["method"]: row["presence"] * row["ms"] / cost for row in own}
         assert all(ratio < 1 for ratio in ratios.values())
         assert max(ratios["ELBO(SCateR(1))"], ratios["ELBO(Exact())"]) < 0.03
+    trained = grouped(selected(rows, section="training"), "method")
+    theirs = trained.pop("TraceGraph_ELBO")
+    ahead = [
+        method
+        for method, own in trained.items()
+        if all(a["bound"] < b["bound"] for a, b in zip(own, theirs, strict=True))
+    ]
+    assert ahead == ["ELBO(RLOO(2))"]
     reference, *own = stages[200]
     assert all(row["guide"] == pytest.approx(reference["guide"], rel=0.25) for row in own)
 
