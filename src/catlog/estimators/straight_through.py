@@ -20,6 +20,21 @@ from ..core.tracing import inside_functorch
 from ..core.view import relaxable
 from ..distributions.subset import Subset
 
+__all__ = [
+    "DARN",
+    "SIMPLE",
+    "DecoupledStraightThrough",
+    "GappedStraightThrough",
+    "GumbelRao",
+    "GumbelSoftmax",
+    "MinimumVarianceStraightThrough",
+    "ReDGE",
+    "ReinMax",
+    "ReinMaxCV",
+    "ReinMaxRao",
+    "StraightThrough",
+]
+
 R = TypeVar("R", bound=RelaxableFactors)
 
 
