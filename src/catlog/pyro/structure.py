@@ -133,7 +133,8 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
                 f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
                 "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
-                "catlog.distributions.register_distribution: write a bounded count as Categorical, or use "
+                "catlog.distributions.register_distribution: write a bounded count as Categorical, "
+                "or use "
                 "pyro.infer.TraceGraph_ELBO."
             )
     return names

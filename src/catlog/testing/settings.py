@@ -189,9 +189,7 @@ def load_estimator(location: str) -> type[Estimator[Any]]:
     return cls
 
 
-def judge_only(
-    cls: type[Estimator[Any]], *, noisy_on_constants: bool = False
-) -> None:
+def judge_only(cls: type[Estimator[Any]], *, noisy_on_constants: bool = False) -> None:
     """Put ``cls`` in place of all estimators of the registry."""
     try:
         E = cls()
