@@ -127,7 +127,8 @@ def log_expectation(
             level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
     stacked = torch.stack(estimates)
-    if stacked.device.type == "cpu" and can_inspect(bool(getattr(q, "_validate_args", True)), stacked):
+    validate = bool(getattr(q, "_validate_args", True))
+    if stacked.device.type == "cpu" and can_inspect(validate, stacked):
         _check_sign(stacked.mean(0), f, q)
     return log_of_mean(stacked, floor)
 

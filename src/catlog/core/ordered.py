@@ -195,7 +195,8 @@ class Ordered(Distribution):
         with torch.no_grad():
             points = self.direct_draws(prod(torch.Size(sample_shape)), None)
             if points is None:
-                u = torch.rand(shape, dtype=torch.promote_types(self.real, torch.float32), device=self.device)
+                real = torch.promote_types(self.real, torch.float32)
+                u = torch.rand(shape, dtype=real, device=self.device)
                 points = self.from_uniforms(self._rows(u))
             return points.reshape(shape)
 

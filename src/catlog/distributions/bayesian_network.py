@@ -17,7 +17,7 @@ from .markov_chain import lookup
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a :class:`catlog.distributions.BayesianNetwork`: a variable, or variables that share parents.
+    """A node of a :class:`BayesianNetwork`: a variable, or variables that share parents.
 
     The variables of a node are independent given the parents.
 

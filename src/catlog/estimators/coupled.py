@@ -19,6 +19,8 @@ from ..core.tracing import full_precision
 from ..core.view import view
 from .score_function import leave_one_out
 
+__all__ = ["ARM", "ARMS", "ARSM", "CARMS", "DisARM", "DisARMTree"]
+
 
 def dirichlet(uniforms: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
     """Return Dirichlet(1, ..., 1) vectors along a dimension, made from uniforms."""

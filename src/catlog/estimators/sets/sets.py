@@ -29,6 +29,8 @@ from .likely_and_rest import (
     tree_of,
 )
 
+__all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
+
 
 class UnorderedSet(Estimator[Factors]):
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
