@@ -381,6 +381,7 @@ def test_the_note_is_on_the_network_where_heads_change() -> None:
         assert copy.state_dict().keys() == decoder("few moves").state_dict().keys()
 
 
+@pytest.mark.filterwarnings("ignore::catlog.NoisyFunctionWarning")
 def test_a_random_function_passes_and_its_draws_stay() -> None:
     """Dropout in training: unbiased, but no table of it equals another."""
     net = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double()
