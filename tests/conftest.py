@@ -28,14 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
         forbid_bfloat16()
 
 
-@pytest.fixture(autouse=True)
-def checks_stay_on() -> Iterator[None]:
-    """Turn the checks of values on again, which the first ``torch.compile`` turns off."""
-    default = Distribution._validate_args
-    yield
-    Distribution.set_default_validate_args(default)
-
-
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make torch's distributions look at no value, also those that they make themselves."""
