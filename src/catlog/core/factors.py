@@ -219,7 +219,9 @@ class IndependentFactors(Factors):
         return table
 
     def _refuse_invalid(self, base: Distribution) -> None:
-        bad = self.probs.detach().isnan().any(-1).nonzero()
+        given = given_parameter(base).shape
+        is_bad = self.probs.detach().isnan().any(-1)
+        bad = is_bad.reshape(given if self.kind == Kind.BITS else given[:-1]).nonzero()
         if len(bad):  # else the sum of the logits was that of inf and -inf
             raise ValueError(
                 f"q: {type(base).__name__} has no valid probabilities at index "
