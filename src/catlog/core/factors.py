@@ -220,7 +220,9 @@ class IndependentFactors(Factors):
         return table
 
     def _refuse_invalid(self, base: Distribution) -> None:
-        bad = self.probs.detach().isnan().any(-1).nonzero()
+        given = given_parameter(base).shape
+        is_bad = self.probs.detach().isnan().any(-1)
+        bad = is_bad.reshape(given if self.kind == Kind.BITS else given[:-1]).nonzero()
         if len(bad):  # else the sum of the logits was that of inf and -inf
             raise ValueError(
                 f"q: {type(base).__name__} has no valid probabilities at index "
@@ -585,13 +587,20 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def validates(q: object) -> bool:
-    """Return whether values and points are checked: unless q, or what it wraps, says not to."""
-    while isinstance(q, Independent):
-        if not q._validate_args:
+def wants_checks(q: object) -> bool:
+    """Return whether values are checked: unless q, or what it wraps, has ``validate_args=False``.
+
+    The default of torch's class says nothing: the first ``torch.compile`` of a process turns it
+    off.
+
+    >>> wants_checks(Independent(Bernoulli(logits=torch.zeros(3), validate_args=False), 1))
+    False
+    """
+    while isinstance(q, Distribution):
+        if not q.__dict__.get("_validate_args", True):
             return False
-        q = q.base_dist
-    return bool(getattr(q, "_validate_args", True))
+        q = getattr(q, "base_dist", None)
+    return True
 
 
 def independent(
