@@ -15,7 +15,7 @@ from .core.factors import wants_checks
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
 from .core.view import view
-from .distributions.foreign import converted
+from .core.conversion import converted
 from .estimators.exact import Exact
 
 MOST_REPEATS = 2**20  # calls of E, whose results are held together

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators import LEG, MAPO, RAM, SumAndSample, UnorderedSet, VIMCO
-from catlog.distributions import copies, mixture
+from catlog.core import copies
 from catlog.core.view import name_of, view
-from catlog.estimators import scater
+from catlog.distributions import mixture
+from catlog.estimators import LEG, MAPO, RAM, VIMCO, SumAndSample, UnorderedSet, scater
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select, tape
 from support.samplers import Outcomes, count, entries, outcomes
@@ -175,7 +175,9 @@ def test_every_estimator_is_judged_on_every_distribution() -> None:
 
     RAM is left out where its noise cannot be listed.
     """
-    names = {name for name, cls in catlog.estimators.ESTIMATORS.items() if "structured" in cls.supports}
+    names = {
+        name for name, cls in catlog.estimators.ESTIMATORS.items() if "structured" in cls.supports
+    }
     assert names == {type(E).__name__ for E in ESTIMATORS.values()}
     tested = [parameter.values for parameter in [*PAIRS, *TOO_FEW_POINTS]]
     judged = {(type(E).__name__, case.name) for E, case in tested}

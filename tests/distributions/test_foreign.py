@@ -18,15 +18,23 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog.estimators import LEG
-from catlog.distributions import Categoricals, MixtureOfProducts, Subset, register_distribution
-from catlog.distributions import BayesianNetwork, MarkovChain
-from catlog.distributions import Node, component_first, foreign
-from catlog.core.view import view
+from catlog.core import conversion
+from catlog.core.categories import Kind
 from catlog.core.factors import IndependentFactors
 from catlog.core.ordered import PointForm
-from catlog.core.categories import Kind
 from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import (
+    BayesianNetwork,
+    Categoricals,
+    MarkovChain,
+    MixtureOfProducts,
+    Node,
+    Subset,
+    component_first,
+    register_distribution,
+)
+from catlog.estimators import LEG
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
 from support.operations import Operations
@@ -177,13 +185,15 @@ class BiasedCoin(Coin):
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "_CONVERSIONS", dict(foreign._CONVERSIONS))
+    monkeypatch.setattr(conversion, "_CONVERSIONS", dict(conversion._CONVERSIONS))
 
 
 @pytest.mark.usefixtures("clean")
 def test_a_users_distribution() -> None:
     logits = normals(3).requires_grad_()
-    with pytest.raises(TypeError, match=r"For other types there is catlog\.distributions\.register_distribution"):
+    with pytest.raises(
+        TypeError, match=r"For other types there is catlog\.distributions\.register_distribution"
+    ):
         catlog.RLOO(2)(lambda x: x, Coin(logits))
     register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
     register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))

@@ -9,9 +9,10 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
-from catlog.distributions import Categoricals
 from catlog import GumbelSoftmax, IndeCateR
+from catlog.core.randomness import Randomness
 from catlog.core.view import view
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
@@ -22,7 +23,6 @@ from catlog.functions import (
     Potts,
     ising,
 )
-from catlog.core.randomness import Randomness
 from catlog.testing.cases import normals, seeded
 from support.changes import changes
 from support.gradients import assert_same as assert_same_estimates

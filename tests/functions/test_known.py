@@ -9,8 +9,8 @@ from torch.distributions import Bernoulli, Normal
 
 import catlog
 from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, log_expectation
-from catlog.estimators import DoubleCV
 from catlog.distributions import MarkovChain
+from catlog.estimators import DoubleCV
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
@@ -233,7 +233,9 @@ def test_bad_arguments_are_named():
         Known(part, part, coefficient=float("nan"))
     with pytest.raises(TypeError, match="does not know it for MarkovChain"):
         Known(part, part).under(MarkovChain(torch.zeros(2), torch.zeros(2, 2), 3))
-    with pytest.raises(TypeError, match="q: a distribution of categorical variables is needed, but Normal"):
+    with pytest.raises(
+        TypeError, match="q: a distribution of categorical variables is needed, but Normal"
+    ):
         Known(part, part).under(Normal(0.0, 1.0))
     q = bits(torch.zeros(3))
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
@@ -263,12 +265,15 @@ def test_compare_and_advise_subtract_the_part():
     q = bits(logits)
     settings = {"repeats": 20, "rounds": 1, "progress": False}
     plain, known = (
-        catlog.compare(f, q, [RLOO(2)], **settings).rows[0] for f in (lambda x: part(x), Known(part, part))
+        catlog.compare(f, q, [RLOO(2)], **settings).rows[0]
+        for f in (lambda x: part(x), Known(part, part))
     )
     assert plain.variance > 1e-3
     assert known.variance < 1e-25 * plain.variance
     assert known.bias < 1e-12
-    made = catlog.compare(Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings)
+    made = catlog.compare(
+        Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings
+    )
     assert made.rows[0].variance < 1e-25 * plain.variance
     advice = catlog.advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
     assert advice.trials

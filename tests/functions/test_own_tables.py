@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from catlog.distributions import Categoricals
 from catlog import IndeCateR, functions
 from catlog.core.view import view
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,

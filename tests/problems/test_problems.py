@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
-from catlog.distributions import Categoricals
 from catlog import problems
-from catlog.diagnostics.rebuilding import kind_of
-from catlog.distributions import Ordered
 from catlog.core.view import view
+from catlog.diagnostics.rebuilding import kind_of
+from catlog.distributions import Categoricals, Ordered
 
 NAMES = list(problems.PROBLEMS)
 
@@ -178,7 +177,11 @@ def test_pooled_references_are_right_within_their_error(name):
     A mean that is wrong by 12 standard errors is always detected.
     """
     problem = problems.make(name)
-    E = catlog.RLOO(samples=20) if name == "chain" else catlog.IndeCateR(samples=4, sampling="latin")
+    E = (
+        catlog.RLOO(samples=20)
+        if name == "chain"
+        else catlog.IndeCateR(samples=4, sampling="latin")
+    )
     pooled, exact = problem.pool(E, 500), problem.reference()
     assert not pooled.exact
     assert pooled.how == "pooled"

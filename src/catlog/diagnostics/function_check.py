@@ -19,7 +19,7 @@ from ..core.factors import Factors, base_distribution
 from ..core.left_alone import left_alone, modules_of
 from ..core.ordered import Ordered
 from ..core.view import view
-from ..distributions.counts import FAMILIES, Counts, counts
+from ..core.counts import FAMILIES, Counts, counts
 from ..distributions.factors import relaxable
 from ..distributions.network_checks import rounding
 from ..estimator import RELAXABLE

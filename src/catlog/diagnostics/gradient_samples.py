@@ -15,7 +15,7 @@ from ..core.evaluator import Function
 from ..core.left_alone import versions_kept
 from ..core.ordered import Ordered
 from ..core.view import view
-from ..distributions.foreign import converted
+from ..core.conversion import converted
 from ..estimators import Exact
 from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean

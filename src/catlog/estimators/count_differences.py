@@ -11,7 +11,7 @@ from ..core.evaluator import Evaluator
 from ..core.randomness import Randomness, seeded_from
 from ..core.settings import Count
 from ..core.tracing import can_inspect
-from ..distributions.counts import Counts
+from ..core.counts import Counts
 
 
 class CountDifferences(Estimator[Counts]):

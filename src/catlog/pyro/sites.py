@@ -25,7 +25,7 @@ from ..core.factors import base_distribution
 from ..core.ordered import Ordered
 from ..core.view import view as view_of
 from ..distributions import Categoricals
-from ..distributions.foreign import converted
+from ..core.conversion import converted
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 
