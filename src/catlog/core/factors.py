@@ -219,7 +219,9 @@ class IndependentFactors(Factors):
         return table
 
     def _refuse_invalid(self, base: Distribution) -> None:
-        bad = self.probs.detach().isnan().any(-1).nonzero()
+        given = given_parameter(base).shape
+        is_bad = self.probs.detach().isnan().any(-1)
+        bad = is_bad.reshape(given if self.kind == Kind.BITS else given[:-1]).nonzero()
         if len(bad):  # else the sum of the logits was that of inf and -inf
             raise ValueError(
                 f"q: {type(base).__name__} has no valid probabilities at index "
@@ -584,7 +586,25 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
+def wants_checks(q: object) -> bool:
+    """Return whether values are checked: unless q, or what it wraps, has ``validate_args=False``.
+
+    The default of torch's class says nothing: the first ``torch.compile`` of a process turns it
+    off.
+
+    >>> wants_checks(Independent(Bernoulli(logits=torch.zeros(3), validate_args=False), 1))
+    False
+    """
+    while isinstance(q, Distribution):
+        if not q.__dict__.get("_validate_args", True):
+            return False
+        q = getattr(q, "base_dist", None)
+    return True
+
+
+def independent(
+    q: Distribution, outputs: int = 0, validate: bool = True
+) -> IndependentFactors | None:
     """View ``q`` as independent factors; None if it is no such distribution.
 
     >>> from torch.distributions import Independent
@@ -592,13 +612,10 @@ def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
     >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
     ('bits', 3, 2, (5,))
     """
-    base, validate = q, q._validate_args
-    while isinstance(base, Independent):
-        base = base.base_dist
-        validate = validate and base._validate_args
+    base = base_distribution(q)
     for kind, reader in READERS.items():
         if isinstance(base, kind):
-            return reader(base, q.batch_shape, q.event_shape, outputs, bool(validate))
+            return reader(base, q.batch_shape, q.event_shape, outputs, validate)
     return None
 
 
