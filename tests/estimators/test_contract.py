@@ -32,7 +32,7 @@ def test_settings_decide_what_is_drawn() -> None:
     assert tape(catlog.IndeCateR(2)) == [("points", (2, 2, 3))]
     of_one = [("points", (2, 2, 3)), ("variables", (2, 1))]
     assert tape(catlog.IndeCateR(2, variables=1)) == of_one
-    assert [name for name, _ in tape(catlog.SCateR(2, variables=1))] == ["variables", "uniform"]
+    assert [name for name, _ in tape(catlog.SCateR(2, variables=1))] == ["points", "variables"]
 
 
 def test_settings_decide_whether_it_is_unbiased() -> None:

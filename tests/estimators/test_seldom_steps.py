@@ -23,7 +23,7 @@ def step_of(E: catlog.SlopeCateR, **options: object) -> tuple[nn.Parameter, Comp
 
     def loss(scale: Tensor) -> Tensor:
         q = bits(theta, validate_args=False)
-        return E(lambda z: (scale * z.sum(-1)).exp(), q, x=X, start=START)
+        return E(lambda z: (scale * z.sum(-1)).exp(), q, x=X, noise=START)
 
     return theta, catlog.compiled_step(loss, torch.optim.SGD([theta], 0.1), **options)
 
