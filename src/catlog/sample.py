@@ -101,10 +101,10 @@ def sample(
     if isinstance(estimator, GumbelSoftmax) and x is None and noise is None:
         return _gumbel_softmax(logits, estimator, dim, bits, generator)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
-    factors = _factors(last, bits)
-    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator)
+    factors, owner = _factors(last, bits), type(estimator).__name__
+    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner=owner)
     points = estimator.points(factors, draw)[0]
-    draw.check_used(type(estimator).__name__)
+    draw.check_used()
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
     return draws if last is logits else draws.movedim(-1, dim)
 

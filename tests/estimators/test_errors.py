@@ -32,6 +32,7 @@ ALL = [
 RELAXING = [E for E in ALL if E.differentiates_f and supports(E, "one-hot")]
 BLACK_BOX = [E for E in ALL if not E.differentiates_f]
 INJECTABLE = [E for E in ALL if "points" in dict(tape(E))]
+SETS = ("UnorderedSet", "SumAndSample", "MAPO")
 each_estimator = pytest.mark.parametrize("E", ALL, ids=repr)
 accepted = pytest.mark.parametrize(
     ("E", "kind"), [(E, kind) for kind in KINDS for E in ALL if supports(E, kind)], ids=repr
@@ -76,7 +77,7 @@ WRONG_KINDS = {
     r"f must return a tensor of shape \(\d+, 2\), but it returned ndarray\. .*wrap them": (
         lambda x: total(x).detach().numpy()
     ),
-    r"f must return a dense tensor, but it returned torch\.sparse_coo: end it with `\.to_dense": (
+    r"f: its value must be a dense tensor, but its layout is torch\.sparse_coo\..*`to_dense": (
         lambda x: total(x).to_sparse()
     ),
     r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`": (
@@ -159,7 +160,7 @@ WRONG_CALLS = {
     r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given": lambda q: IndeCateR(
         per_variable=True
     )(total, q, x=torch.zeros(4, 2, 3)),
-    "x: Exact evaluates f at every point of q": lambda q: Exact()(total, q, x=torch.zeros(8, 2, 3)),
+    "x: Exact cannot use it, as it draws nothing": lambda q: Exact()(total, q, x=torch.zeros(8, 2, 3)),
     "x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead": lambda q: (
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
     ),
@@ -225,7 +226,7 @@ def test_samples_below_one(E):
 @each_estimator
 @pytest.mark.parametrize("law", [Normal(0.0, 1.0), Independent(Normal(torch.zeros(3), 1.0), 1)])
 def test_unsupported_distribution(E, law):
-    start = "q: a distribution of independent categorical variables"
+    start = "q: a distribution of categorical variables is needed"
     with pytest.raises(TypeError, match=f"{start}.*Normal.* was given.*Supported are Bernoulli"):
         E(total, law)
 
@@ -239,24 +240,23 @@ def test_integers_with_a_relaxing_estimator(E, law):
 
 
 @accepted
-def test_nan_logits(E, kind, monkeypatch):
-    logits = torch.zeros(2, 3, 2)
-    logits[1, 2] = torch.nan
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
-    message = r"q: Independent\(.*, 1\) has no valid probabilities at index \(1, 2\).*NaN.*Check"
+def test_parameters_that_became_nan(E, kind):
+    """As by a step of an optimiser, after torch has looked at them."""
+    q = KINDS[kind](torch.zeros(2, 3, 2))
+    q.base_dist.logits[1, 2] = torch.nan
+    message = r"q: \w+ has no valid probabilities at index \(1, 2\).*NaN.*Check what computes them"
     with pytest.raises(ValueError, match=message):
-        E(total, KINDS[kind](logits))
+        E(total, q)
 
 
-@pytest.mark.parametrize("E", BLACK_BOX, ids=repr)
+@pytest.mark.parametrize("E", [E for E in ALL if supports(E, "mixed")], ids=repr)
 def test_all_categories_masked(E):
+    """torch refuses this for its own distributions."""
     logits = torch.zeros(2, 3, 2)
     logits[1, 2] = -torch.inf
-    remedy = "leave each variable at least one category"
     reason = r"no valid probabilities at index \(1, 2\).*every category is masked"
-    for law in (Categorical(logits=logits, validate_args=False), Categoricals(logits, (2, 2, 2))):
-        with pytest.raises(ValueError, match=f"{reason}.*{remedy}"):
-            E(total, law)
+    with pytest.raises(ValueError, match=f"{reason}.*leave each variable at least one category"):
+        E(total, Categoricals(logits, (2, 2, 2)))
 
 
 # Class, argument, wrong value, and what the error says of it.
@@ -298,25 +298,20 @@ WRONG_VALUES = [
     ("REBAR", "temperature", 0.0, r"must be positive, but 0\.0 was given"),
     ("RELAX", "temperature", 0.0, r"must be positive, but 0\.0 was given"),
     ("IMLE", "step", -1.0, r"must be positive, but -1\.0 was given"),
-    ("GappedStraightThrough", "gap", -1, r"must be in .* but -1"),
+    ("GappedStraightThrough", "gap", -1, "must be at least 0, but -1"),
     ("GumbelRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
     ("ReinMaxRao", "noise_samples", 0, "must be at least 1, but 0 was given"),
     *(
-        (owner, "temperature", 1e-300, r"must be in \[1e-30, inf\), but 1e-300 was given")
+        (owner, "temperature", 1e-300, "must be at least 1e-30, but 1e-300 was given")
         for owner in ("GumbelSoftmax", "GumbelRao", "ReinMax", "REBAR", "RELAX")
     ),
     ("DirectOptimisation", "epsilon", 1e-300, "must be a number other than 0, but 1e-300"),
     ("DirectOptimisation", "epsilon", 0.0, r"must be a number other than 0, but 0\.0 was given"),
     ("DARN", "order", 3, "must be between 1 and 2, but 3 was given"),
     ("ReDGE", "steps", 0, "must be at least 1, but 0 was given"),
-    ("ReDGE", "last_time", 0.0, r"must be above 0.*Give a small"),
-    ("ReDGE", "last_time", 1.5, r"must be in \[0, 1\], but 1\.5"),
-    (
-        "MinimumVarianceStraightThrough",
-        "bias_weight",
-        -1,
-        r"must be in \[0, inf\), but -1 was given",
-    ),
+    ("ReDGE", "last_time", 0.0, r"must be in \(0, 1\], but 0\.0"),
+    ("ReDGE", "last_time", 1.5, r"must be in \(0, 1\], but 1\.5"),
+    ("MinimumVarianceStraightThrough", "bias_weight", -1, "must be at least 0, but -1 was given"),
     ("SumAndSample", "top", 0, "must be at least 1, but 0 was given"),
     ("MAPO", "size", 0, "must be at least 1, but 0 was given"),
     ("MAPO", "clip", 1.0, r"must be in \[0, 1\), but 1\.0 was given"),
@@ -408,7 +403,7 @@ def test_f_that_writes_in_place(E, kind):
         torch.testing.assert_close(estimate(f), estimate(clean), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("E", INJECTABLE, ids=repr)
+@pytest.mark.parametrize("E", [E for E in INJECTABLE if type(E).__name__ not in SETS], ids=repr)
 def test_injected_x_is_unchanged(E):
     q = KINDS["one-hot" if supports(E, "one-hot") else "bits"](torch.zeros(2, 3, 3))
     point = torch.eye(3) if supports(E, "one-hot") else torch.tensor([0.0, 1.0, 1.0])
@@ -449,7 +444,6 @@ def test_unchecked_distributions_let_nan_through(E):
 
 
 # What is not a tensor, not a number, not a flag: for arguments that want one of these.
-SETS = ("UnorderedSet", "SumAndSample", "MAPO")
 NO_TENSORS = [[[0.0, 1.0]], 1.0, "x", (), {}, object(), True]
 
 
@@ -531,7 +525,7 @@ def test_f_cannot_be_called(E, q):
 def test_q_is_no_distribution(E):
     law = Bernoulli(logits=torch.zeros(3))
     for q in (None, 0.5, "Bernoulli", torch.zeros(3), Bernoulli, [law]):
-        message = f"q: a distribution of independent categorical .*but {type(q).__name__} was given"
+        message = f"q: a distribution of categorical .*but {type(q).__name__} was given"
         with pytest.raises(TypeError, match=message):
             E(total, q)
 
@@ -548,8 +542,8 @@ def test_bad_noise(E):
         for name, shape in taken
     ]
     options = {"x": torch.eye(3)[: rows(E, q)]} if E in INJECTABLE else {}
-    if hasattr(E, "top") or hasattr(E, "size"):
-        options = {}  # sets, which take either
+    if type(E).__name__ in SETS:
+        options = {}  # they take either
 
     def use(noise):
         return E(total, q, **options, noise=noise)

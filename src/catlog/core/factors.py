@@ -592,7 +592,7 @@ def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
     >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
     ('bits', 3, 2, (5,))
     """
-    base, validate = q, q._validate_args
+    base, validate = q, getattr(q, "_validate_args", False)
     while isinstance(base, Independent):
         base = base.base_dist
         validate = validate and base._validate_args
