@@ -92,6 +92,7 @@ def check_number(
         if most == inf:
             bounds = "finite" if least == -inf else f"at least {least}"
             bounds = "positive" if above and least == 0 else bounds
+            bounds = bounds if abs(value) <= LARGEST else "finite"
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.")
     if isinstance(value, int) and abs(value) > maxsize:
         raise ValueError(

@@ -74,7 +74,11 @@ class Randomness:
         q = self.q
         self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
         if self.x is not None:
+<<<<<<< HEAD
             return checked_points(q, self.x, self.owner, groups, self.least, self.hint)
+=======
+            return checked_points(q, self.x, groups, self.least, self.hint, self.owner)
+>>>>>>> theirs
         if sampling == "independent":
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
@@ -113,9 +117,13 @@ class Randomness:
     def given_points(self, n: int) -> Tensor | None:
         """Return the points given, checked; None where a method should make n points itself."""
         x = self.given(n)
+<<<<<<< HEAD
         return (
             None if x is None else checked_points(self.q, x, self.owner, 1, self.least, self.hint)
         )
+=======
+        return None if x is None else checked_points(self.q, x, 1, self.least, self.hint, self.owner)
+>>>>>>> theirs
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -173,6 +181,7 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
+<<<<<<< HEAD
             raise ValueError(
                 f"x: {self.owner} cannot use it; give `noise` or a `generator` instead."
             )
@@ -182,6 +191,15 @@ class Randomness:
                 f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
                 f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
                 f"give {points}a `generator`."
+=======
+            instead = "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            raise ValueError(f"x: {self.owner} cannot use it{instead}.")
+        if self.noise:
+            raise ValueError(
+                f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
+                f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
+                f"give {'`x` or ' if 'points' in names else ''}a `generator`."
+>>>>>>> theirs
             )
 
     def _listing(self) -> str:
@@ -263,7 +281,11 @@ def rand(
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
 
 
+<<<<<<< HEAD
 def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint: str) -> Tensor:
+=======
+def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str, owner: str) -> Tensor:
+>>>>>>> theirs
     """Return points given by the caller, with output dimensions; raise unless q can draw them."""
     tail = q.seen_batch + q.event_shape
     rows = "n" if groups == 1 else f"n * {groups}"
@@ -284,7 +306,7 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
     x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
     points = x.to(q.dtype)
     if can_inspect(q.validate, x):
-        if bool((q.point(q.index(points).clamp(min=0)) != x).any()):
+        if not of_integers and bool((q.point(q.index(points).clamp(min=0)) != x).any()):
             _refuse_form(q)
         index = q.index(points)
         sizes = integers(q.cardinalities, index.device)
@@ -303,10 +325,9 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
 
 def _refuse_form(q: Factors) -> NoReturn:
     """Raise an error that says how points are written."""
-    form = {
-        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
-        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-    }.get(q.kind, "whole numbers, as q.sample() gives them")
+    form = "one-hot vectors, a single 1 among zeros"
+    if q.kind == Kind.BITS:
+        form = "zeros and ones, as a Bernoulli distribution draws them"
     raise ValueError(f"x must hold {form}, but others were given.")
 
 
