@@ -18,7 +18,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 from torch.utils._pytree import tree_map
 
-from .categories import Kind, as_index, integers, inverse_cdf, one_hots, widened
+from .categories import Kind, as_index, as_logits, integers, inverse_cdf, one_hots
 from .checks import (
     broadcasts,
     check_dense,
@@ -158,7 +158,7 @@ class Ordered(Distribution):
             category = torch.arange(max(sizes), device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
-        log_probs = widened(logits).log_softmax(-1)
+        log_probs = as_logits(logits).log_softmax(-1)
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise ValueError(

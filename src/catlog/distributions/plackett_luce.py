@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import check_count, check_generator
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect, inside_functorch
@@ -60,7 +60,7 @@ class PlackettLuce(Ordered):
         check_count("PlackettLuce", "k", k, most=d)
         shapes = {} if mask is None else {"mask": mask.shape[:-1]}
         batch = batch_shape("PlackettLuce", scores=scores.shape[:-1], **shapes)
-        scores = widened(scores).expand(batch + (d,))
+        scores = as_logits(scores).expand(batch + (d,))
         is_item = scores > -torch.inf if mask is None else (scores > -torch.inf) & mask
         if can_inspect(validate_args is not False, scores):
             check_scores("PlackettLuce", "scores", scores, mask)
