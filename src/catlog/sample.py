@@ -163,8 +163,8 @@ def _factors(logits: Tensor, bits: bool) -> RelaxableFactors:
     """Return Bernoulli variables or one-hot vectors with these logits."""
     validate = bool(Distribution._validate_args)
     if bits:
-        q = Bernoulli(logits=logits, validate_args=False)
-        return Bits(q, logits.shape, torch.Size(), validate=validate)
+        bernoulli = Bernoulli(logits=logits, validate_args=False)
+        return Bits(bernoulli, logits.shape, torch.Size(), validate=validate)
     # torch's OneHotCategorical would check the logits, whatever `validate_args` says.
     q = Categorical(logits=logits, validate_args=False)
     return OneHots(q, logits.shape[:-1], logits.shape[-1:], validate=validate)

@@ -123,7 +123,9 @@ def centred(
     return slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
 
 
-def times_jacobian(p: Float[Tensor, "*lead k"], logits: Tensor) -> Float[Tensor, "*lead k"]:
+def times_jacobian(
+    p: Float[Tensor, "*shape k"], logits: Float[Tensor, "*other k"]
+) -> Float[Tensor, "*both k"]:
     """Return J(p) times the logits, where J(p) is the derivative of softmax at probabilities p."""
     weighted = p * logits
     return weighted - p * weighted.sum(-1, keepdim=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -30,7 +31,12 @@ from .settings import check_setting, label
 from .tracing import inside_functorch
 from .view import view
 
-Q = TypeVar("Q", bound=Factors)
+if TYPE_CHECKING:  # `Estimator` alone is one of any factors; Python has defaults from 3.13 on
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Q = TypeVarWithDefault("Q", bound=Factors, default=Any)
+else:
+    Q = TypeVar("Q", bound=Factors)
 CLASSES = (Bits, IndependentFactors, OneHots, DependentFactors)
 
 TWICE = (

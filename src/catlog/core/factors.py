@@ -260,7 +260,7 @@ class IndependentFactors(Factors):
         return torch.where(self.possible, self.log_probs, 0.0)
 
     @lazy
-    def ordered(self) -> IndependentBlocks:
+    def ordered(self) -> Ordered:
         """The distribution as one of dependent variables, all in one block."""
         return IndependentBlocks(self.log_probs, self.cardinalities)
 

@@ -95,7 +95,7 @@ class Layout:
 
 def layout(distribution: Distribution, joint: dict[int, int]) -> Layout:
     """Return the layout of a discrete site."""
-    view = view_of(law(distribution))
+    view: Any = view_of(law(distribution))
     return Layout(view.kind, view.dtype, view.event_shape, view.k, view.d, joint)
 
 
@@ -106,7 +106,7 @@ def table(
 
     Elements of the joint plates become variables of the event.
     """
-    view = view_of(law(distribution))
+    view: Any = view_of(law(distribution))
     log_probs = view.log_probs
     missing = len(batch) + 2 - log_probs.dim()
     log_probs = log_probs.reshape((1,) * missing + log_probs.shape)

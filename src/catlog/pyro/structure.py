@@ -247,7 +247,7 @@ def discover(
 
 def _another_value(node: Node) -> Tensor:
     """Return a value of the site in which every variable is its likeliest other category."""
-    view = view_of(law(node["fn"]))
+    view: Any = view_of(law(node["fn"]))
     index = view.index(node["value"].unsqueeze(0))[0]
     shape = index.shape + (view.k,)
     other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)

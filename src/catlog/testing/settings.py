@@ -21,6 +21,8 @@ from catlog.estimators import ESTIMATORS
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
+NOISY: dict[tuple[type, str], bool] = {}  # by class and settings: asked often while collecting
+
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "Exact": [{}, {"chunk_size": 2}],
     "Reinforce": [{"samples": 1}, {"samples": 2, "baseline": 0.7}],
@@ -133,7 +135,10 @@ def continuous(E: Estimator[Any]) -> bool:
 
 def has_noise(E: Estimator[Any]) -> bool:
     """Return whether E draws uniforms besides points of q."""
-    return any(name == "uniform" for name, _ in tape(E))
+    key = type(E), repr(E)
+    if key not in NOISY:
+        NOISY[key] = any(name == "uniform" for name, _ in tape(E))
+    return NOISY[key]
 
 
 def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
