@@ -74,11 +74,7 @@ class Randomness:
         q = self.q
         self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
         if self.x is not None:
-<<<<<<< HEAD
             return checked_points(q, self.x, self.owner, groups, self.least, self.hint)
-=======
-            return checked_points(q, self.x, groups, self.least, self.hint, self.owner)
->>>>>>> theirs
         if sampling == "independent":
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
@@ -117,13 +113,9 @@ class Randomness:
     def given_points(self, n: int) -> Tensor | None:
         """Return the points given, checked; None where a method should make n points itself."""
         x = self.given(n)
-<<<<<<< HEAD
         return (
             None if x is None else checked_points(self.q, x, self.owner, 1, self.least, self.hint)
         )
-=======
-        return None if x is None else checked_points(self.q, x, 1, self.least, self.hint, self.owner)
->>>>>>> theirs
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -181,17 +173,6 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-<<<<<<< HEAD
-            raise ValueError(
-                f"x: {self.owner} cannot use it; give `noise` or a `generator` instead."
-            )
-        if self.noise:
-            points = "`x` or " if "points" in names else ""
-            raise ValueError(
-                f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
-                f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
-                f"give {points}a `generator`."
-=======
             instead = "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
             raise ValueError(f"x: {self.owner} cannot use it{instead}.")
         if self.noise:
@@ -199,7 +180,6 @@ class Randomness:
                 f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
                 f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
                 f"give {'`x` or ' if 'points' in names else ''}a `generator`."
->>>>>>> theirs
             )
 
     def _listing(self) -> str:
@@ -281,11 +261,7 @@ def rand(
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
 
 
-<<<<<<< HEAD
 def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint: str) -> Tensor:
-=======
-def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str, owner: str) -> Tensor:
->>>>>>> theirs
     """Return points given by the caller, with output dimensions; raise unless q can draw them."""
     tail = q.seen_batch + q.event_shape
     rows = "n" if groups == 1 else f"n * {groups}"
