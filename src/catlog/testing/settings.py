@@ -176,7 +176,9 @@ def load_estimator(location: str) -> type[Estimator[Any]]:
     """Return the class that FILE.py:CLASS names."""
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
-        raise ValueError(f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file.")
+        raise ValueError(
+            f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file."
+        )
     spec = spec_from_file_location(Path(file).stem, file)
     assert spec is not None
     assert spec.loader is not None
