@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 from ..records import Row
 from ..run_folder import refuse_run_file
 from . import figures, published, tables
