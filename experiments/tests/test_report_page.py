@@ -147,7 +147,8 @@ def test_page_says_which_option_decides_claims_about_time(times: StepTimes, tmp_
 def test_provenance_has_machine_seeds_and_commands(tmp_path: Path) -> None:
     for seed in range(2):
         execute(Optimisation(iterations=5, variables=5, seed=seed), tmp_path / str(seed))
-    (tmp_path / "1" / "sessions.jsonl").open("a", encoding="utf-8").write("torn")
+    with (tmp_path / "1" / "sessions.jsonl").open("a", encoding="utf-8") as file:
+        file.write("torn")
     rows = records.read(tmp_path)
     lines = provenance([tmp_path], rows)
     assert lines["seeds"] == "0, 1"
