@@ -19,7 +19,7 @@ from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction, seeded
 from catlog_experiments import Addition
-from catlog_experiments.addition import digit_logits
+from catlog_experiments.networks import digit_logits
 from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
 

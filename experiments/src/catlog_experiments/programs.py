@@ -10,17 +10,14 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
-from catlog.core.evaluator import Function
-from catlog.estimators import RLOO
+from catlog import RLOO, log_expectation
+from catlog.building_blocks import Function
 from catlog.functions import DigitsOfSum, OfSum
-from catlog.logarithm import log_expectation
-from catlog.problems.mlp import glorot
 
 from . import data
-from .digit_readers import conv, digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
-from .ranges import AtLeastTwo, Count, Counted, Positive
-from .settings import Labels, Settings
+from .networks import conv, digit_logits, glorot, lenet, read_digits
+from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 from .training import Training, TrainingTask, adam
 
 Digits = Int64[Tensor, "*lead d"]
@@ -125,7 +122,6 @@ class Programs(Settings):
     name: ClassVar[str] = "programs"
     headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
     length: ClassVar[str] = "epochs"
-    divides: ClassVar[bool] = True
     has_derivative: ClassVar[bool] = False
     category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
@@ -138,12 +134,9 @@ class Programs(Settings):
     def task(self) -> "ProgramsTask":
         return ProgramsTask(self)
 
-    def check_extension(self) -> None:
-        if self.decay:
-            raise ValueError(
-                "--epochs: this run's learning rate fell to zero over its epochs, so that it "
-                "cannot be continued. Start a longer run, or use --no-decay."
-            )
+    @property
+    def is_extendable(self) -> bool:
+        return not self.decay  # else the learning rate falls to zero over its epochs
 
 
 def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:

@@ -14,9 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from catlog.core.estimator import Estimator
-from catlog.estimators import REBAR, RELAX, RODEO, DoubleCV, SlopeCateR
-from catlog.estimators.catlog_trick.slope_statistics import Coefficients, SlopeScales
+from catlog import REBAR, RELAX, RODEO, DoubleCV, Estimator, SlopeCateR
 
 
 class StackedMLP(nn.Module):
@@ -103,8 +101,8 @@ def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     (RLOO(4), torch.Size([3, 1]))
     """
     if isinstance(E, SlopeCateR):
-        E.coefficients = Coefficients(models)
-        E.sizes = SlopeScales(E.slope_entries, models)
+        E.coefficients = type(E.coefficients)(models)
+        E.sizes = type(E.sizes)(E.slope_entries, models)
     elif isinstance(E, DoubleCV):
         E.alpha = _for_each(E.alpha, models, 1)
     elif isinstance(E, REBAR):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from catlog.core.checks import check_count
+from catlog.building_blocks import check_count
 
 from .images import Images
 
