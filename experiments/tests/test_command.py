@@ -227,7 +227,7 @@ def test_the_list_shows_names_in_full(capsys: Capture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     first_words = {line.split(" ")[0] for line in lines}
-    assert first_words >= {*catlog.ESTIMATORS, *catlog.problems.PROBLEMS, *EXPERIMENTS}
+    assert first_words >= {*catlog.estimators.ESTIMATORS, *catlog.problems.PROBLEMS, *EXPERIMENTS}
 
 
 # --- tables and other files that are written
@@ -357,9 +357,11 @@ def test_comparing_on_the_suite(capsys: Capture) -> None:
     assert "Bias against the reference given" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", catlog.ESTIMATORS)
+@pytest.mark.parametrize("name", catlog.estimators.ESTIMATORS)
 def test_what_is_printed_can_be_given_to_the_command(name: str) -> None:
     for options in VARIANTS[name]:
-        E = catlog.ESTIMATORS[name](**options)
+        E = catlog.estimators.ESTIMATORS[name](**options)
         (parsed,) = parse_estimators(repr(E))
-        assert repr(catlog.ESTIMATORS[name]() if isinstance(parsed, str) else parsed) == repr(E)
+        assert repr(
+            catlog.estimators.ESTIMATORS[name]() if isinstance(parsed, str) else parsed
+        ) == repr(E)

@@ -51,7 +51,7 @@ def test_published_update_moves_all_by_the_first() -> None:
     torch.testing.assert_close(moved, moved[:1].expand_as(moved))
 
 
-@pytest.mark.parametrize("name", [name for name in catlog.ESTIMATORS if name != "Exact"])
+@pytest.mark.parametrize("name", [name for name in catlog.estimators.ESTIMATORS if name != "Exact"])
 def test_any_estimator_trains_by_name(name: str, tmp_path: Path) -> None:
     execute(replace(TINY, estimator=name), tmp_path)
     rows = Folder(tmp_path).rows()

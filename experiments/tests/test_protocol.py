@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import leaky_relu, linear
 
-from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
+from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog_experiments import DVAE, execute, records
 from catlog_experiments.cli import main
 from catlog_experiments.protocol import ProtocolTask

@@ -742,7 +742,7 @@ def test_settings_that_a_constructor_lacks_are_named(cls):
 def test_old_names_give_the_new_one():
     """Of the first edition."""
     with pytest.raises(TypeError, match=r"but `draws` was given.*`draws` is called `sampling`"):
-        IndeCateR(2, draws="latin")
+        IndeCateR(2, sampling="latin")
     with pytest.raises(TypeError, match=r"`validate` was given.*Give `validate_args=False` to q"):
         RLOO(2, validate=False)
     for name in ("ARMS", "MarkovChain", "advantages"):

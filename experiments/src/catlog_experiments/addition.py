@@ -50,7 +50,10 @@ class Addition(Settings):
         "IndeCateR": ("IndeCateR", {"samples": 10}),
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "sampling": "latin"}),
-        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "sampling": "latin"}),
+        "IndeCateR-D-Latin": (
+            "IndeCateR",
+            {"samples": 10, "per_variable": True, "sampling": "latin"},
+        ),
         "RLOO-F": ("RLOO", {}),
         "RLOO-S": ("RLOO", {"samples": 10}),
     }

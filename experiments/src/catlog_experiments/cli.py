@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,8 +21,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from catlog import ESTIMATORS, problems
-from catlog.building_blocks import ANY, INDEPENDENT, Kind
+from catlog import problems
+from catlog.estimators import ESTIMATORS
 
 from . import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, Programs, records
 from .comparing import Advise, Compare
@@ -327,11 +327,12 @@ class ListCommand:
         return 0
 
 
-def _kinds(supported: frozenset[Kind]) -> str:
-    names = {ANY: "any", INDEPENDENT: "independent"}
-    return names.get(frozenset(supported)) or ", ".join(
-        str(kind).replace("index", "categorical") for kind in Kind if kind in supported
-    )
+def _kinds(supported: Iterable[str]) -> str:
+    kinds = {str(kind) for kind in supported}
+    independent = {"bits", "index", "one-hot", "mixed"}
+    if independent <= kinds:
+        return "any" if "structured" in kinds else "independent"
+    return ", ".join(sorted(kinds)).replace("index", "categorical")
 
 
 Command = (

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from catlog import ESTIMATORS, Estimator, advise, compare, problems
+from catlog import Estimator, advise, compare, problems
+from catlog.estimators import ESTIMATORS
 
 from .named_estimators import make
 from .run_folder import refuse_run_file
@@ -32,7 +33,7 @@ class Compare(Checked):
         ),
     ]
     estimators: str = ""
-    """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
+    """Estimators, such as RLOO,IndeCateR(sampling=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
     """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
     samples: Count | None = None
@@ -105,15 +106,15 @@ class Advise(Checked):
 def parse_estimators(text: str) -> list[str | Estimator]:
     """Return estimators from their names and settings, which are written as their reprs write them.
 
-    >>> parse_estimators("RLOO, IndeCateR(4, draws=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, draws=latin), SumAndSample(samples=1, top=3)]
+    >>> parse_estimators("RLOO, IndeCateR(4, sampling=latin), SumAndSample(3)")
+    ['RLOO', IndeCateR(4, sampling=latin), SumAndSample(samples=1, top=3)]
     """
     try:
         calls = ast.parse(f"[{text}]", mode="eval").body.elts  # type: ignore[attr-defined]
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         raise ValueError(
             f"--estimators must be names with settings in parentheses or without, as in RLOO,"
-            f"IndeCateR(4, draws=latin), but {text!r} was given ({error})."
+            f"IndeCateR(4, sampling=latin), but {text!r} was given ({error})."
         ) from error
     estimators: list[str | Estimator] = []
     for call in calls:

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog import ESTIMATORS, Estimator, GumbelSoftmax
-from catlog.building_blocks import BITS, Kind
+from catlog import Estimator, GumbelSoftmax
+from catlog.estimators import ESTIMATORS
 
 from .settings import Labels, Settings, did_you_mean
 
@@ -23,8 +23,8 @@ def make_estimator(
     """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
 
     >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
-    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
-    IndeCateR(3, per_variable=True, draws=latin)
+    >>> make_estimator("IndeCateR-D", 3, ("sampling=latin",), labels)
+    IndeCateR(3, per_variable=True, sampling='latin')
     """
     known = sorted({*labels, *ESTIMATORS})
     if name not in known:
@@ -68,7 +68,7 @@ def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Es
             f"--estimator: {name} needs the derivative of f, which is zero everywhere in "
             f"{config.name}. Use a black-box estimator such as RLOO."
         )
-    if E.supports == BITS and categories > 2:
+    if E.supports == {"bits"} and categories > 2:
         raise ValueError(
             f"--estimator: {name} is for bits, but there are {categories} categories here."
         )
@@ -139,14 +139,14 @@ class Learner:
 
 def takes_one_hot(E: Estimator) -> bool:
     """Return True if E needs one-hot points: to relax them, or since it takes no numbers."""
-    return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
+    return "one-hot" in E.supports and (E.differentiates_f or "index" not in E.supports)
 
 
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
     """Return independent variables as E supports them: category numbers, one-hot or bits."""
     if takes_one_hot(E):
         base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
-    elif Kind.INDEX in E.supports and not E.differentiates_f:
+    elif "index" in E.supports and not E.differentiates_f:
         base = Categorical(logits=logits, validate_args=False)
     else:
         base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)

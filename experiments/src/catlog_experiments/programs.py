@@ -11,7 +11,6 @@ from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
 from catlog import RLOO, log_expectation
-from catlog.building_blocks import Function
 from catlog.functions import DigitsOfSum, OfSum
 
 from . import data
@@ -197,7 +196,7 @@ class ProgramsTask(TrainingTask):
         )
         return -log_probs.sum(-1) if outputs else -log_probs
 
-    def function(self, results: Results) -> tuple[Function, int]:
+    def function(self, results: Results) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
         """Return which results are right, as a function of digits, and its output dimensions."""
         if self.config.program.startswith("sum"):
             total = results.squeeze(-1)
@@ -206,7 +205,9 @@ class ProgramsTask(TrainingTask):
         def compare(x: Tensor) -> Tensor:
             return self.program.run(x) == results
 
-        right: Function = DigitsOfSum(results) if self.config.program == "numbers" else compare
+        right: Callable[[torch.Tensor], torch.Tensor] = (
+            DigitsOfSum(results) if self.config.program == "numbers" else compare
+        )
         return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
 
     def step(self, i: int) -> None:

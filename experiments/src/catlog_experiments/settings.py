@@ -96,7 +96,7 @@ class Settings(Checked, ABC):
     samples: Count | None = None
     """Number of draws; None: the paper's number for this experiment."""
     options: tuple[str, ...] = ()
-    """More settings of the estimator, such as draws=latin variables=4."""
+    """More settings of the estimator, such as sampling=latin variables=4."""
     seed: Counted = 0
     """Seed of the parameters, the draws and the order of the data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

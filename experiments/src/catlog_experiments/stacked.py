@@ -6,6 +6,7 @@ kernels as one model. Every model has its own images, draws and gradients; what 
 it learns for each of them.
 """
 
+from inspect import signature
 from itertools import pairwise
 from math import sqrt
 
@@ -14,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from catlog import REBAR, RELAX, RODEO, DoubleCV, Estimator, SlopeCateR
+from catlog import REBAR, Estimator, SlopeCateR
+from catlog.estimators import RELAX, RODEO, DoubleCV
 
 
 class StackedMLP(nn.Module):
@@ -101,9 +103,9 @@ def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     (RLOO(4), torch.Size([3, 1]))
     """
     if isinstance(E, SlopeCateR):
-        E.coefficients = type(E.coefficients)(models)
-        E.sizes = type(E.sizes)(E.slope_entries, models)
-    elif isinstance(E, DoubleCV):
+        settings = {name: getattr(E, name) for name in signature(SlopeCateR).parameters}
+        return SlopeCateR(**{**settings, "fits": models})
+    if isinstance(E, DoubleCV):
         E.alpha = _for_each(E.alpha, models, 1)
     elif isinstance(E, REBAR):
         E.eta = _for_each(E.eta, models, 1)
