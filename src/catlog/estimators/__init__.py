@@ -60,7 +60,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 
 RENAMED = {
     "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "validate": "Give `validate_args=False` to q.",
     "tau": "tau is called `temperature`.",
 }
 
