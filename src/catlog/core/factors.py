@@ -523,7 +523,7 @@ class Bits(RelaxableFactors):
 
     def mean(self, table: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch d"]:
         zero, one = table.unbind(-1)
-        return torch.lerp(zero, one, self.one)
+        return torch.lerp(zero, one, self.one.to(zero.dtype))
 
     def with_gradient(self, gradient: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch"]:
         zero, one = gradient.detach().unbind(-1)
@@ -584,7 +584,9 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
+def independent(
+    q: Distribution, outputs: int = 0, validate: bool = True
+) -> IndependentFactors | None:
     """View ``q`` as independent factors; None if it is no such distribution.
 
     >>> from torch.distributions import Independent
@@ -592,13 +594,10 @@ def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
     >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
     ('bits', 3, 2, (5,))
     """
-    base, validate = q, getattr(q, "_validate_args", False)
-    while isinstance(base, Independent):
-        base = base.base_dist
-        validate = validate and base._validate_args
+    base = base_distribution(q)
     for kind, reader in READERS.items():
         if isinstance(base, kind):
-            return reader(base, q.batch_shape, q.event_shape, outputs, bool(validate))
+            return reader(base, q.batch_shape, q.event_shape, outputs, validate)
     return None
 
 

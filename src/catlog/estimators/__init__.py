@@ -62,7 +62,7 @@ FAMILIES: dict[str, tuple[type[Estimator[Any]], ...]] = {
 
 RENAMED = {
     "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "validate": "Give `validate_args=False` to q instead.",
     "tau": "tau is called `temperature`.",
 }
 
