@@ -8,14 +8,13 @@ from math import prod
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Independent, Normal
 
 import catlog
-from catlog.estimators import ESTIMATORS, MovingAverageBaseline
-from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Pathwise, Reinforce, SCateR, SlopeCateR
-from catlog.distributions import Categoricals
+from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Reinforce
 from catlog.core.checks import check_generator, check_number
-from catlog.core.view import view
+from catlog.distributions import Categoricals
+from catlog.estimators import ESTIMATORS, MovingAverageBaseline
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
 from catlog.testing.settings import chosen_per_draw, supports, tape
