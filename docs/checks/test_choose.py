@@ -25,7 +25,7 @@ def best(problem: str, name: str, settings: str | None = None) -> Row:
 
 def test_20_bits() -> None:
     ranking = [row["estimator"] for row in measured(BITS)]
-    latin = best(BITS, "IndeCateR", "samples=2, draws=latin")
+    latin = best(BITS, "IndeCateR", "samples=2, sampling=latin")
     critic, rloo = best(BITS, "CritiCateR"), best(BITS, "RLOO")
     assert ranking[:3] == ["SlopeCateR", "MemoryCateR", "DoubleCV"]
     assert ranking[-1] == "Reinforce"
