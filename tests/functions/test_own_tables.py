@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from catlog.distributions import Categoricals
 from catlog import IndeCateR, functions
-from catlog.distributions.factors import factors
+from catlog.core.view import view
 from catlog.evaluation.neighbours import differences
 from catlog.functions import (
     Additive,
@@ -54,7 +54,7 @@ def head() -> BernoulliCrossEntropy:
 def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table equals f at every neighbour, by the route named."""
     x = points(WIDTHS[route][0])
-    law = factors(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
+    law = view(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
     f.precision = "half"
     if route == "kernel":
         monkeypatch.setattr(kernels, "usable", lambda x, slots: True)

@@ -109,6 +109,11 @@ def widened(values: Tensor) -> Tensor:
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
+def as_logits(values: Tensor) -> Tensor:
+    """Return ``values`` as floats of at least 32 bits, integers too."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def safe_log(probs: Tensor) -> Tensor:
     """Return the logarithm, with no gradient where it is -inf."""
     possible = probs.detach() > 0

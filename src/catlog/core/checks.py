@@ -23,7 +23,12 @@ LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
 
 
 def check_count(
-    owner: str, name: str, value: object, least: int = 1, most: int | float = maxsize, hint: str = ""
+    owner: str,
+    name: str,
+    value: object,
+    least: int = 1,
+    most: int | float = maxsize,
+    hint: str = "",
 ) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
     is_open = most >= maxsize
@@ -87,6 +92,7 @@ def check_number(
         if most == inf:
             bounds = "finite" if least == -inf else f"at least {least}"
             bounds = "positive" if above and least == 0 else bounds
+            bounds = bounds if abs(value) <= LARGEST else "finite"
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.")
     if isinstance(value, int) and abs(value) > maxsize:
         raise ValueError(

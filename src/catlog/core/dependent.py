@@ -18,7 +18,7 @@ class DependentFactors(Factors):
 
     kinds = frozenset({Kind.STRUCTURED})
 
-    def __init__(self, q: Ordered, outputs: int = 0) -> None:
+    def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
         self.ordered = WithOutputDimensions(q, outputs) if outputs else q
         self.kind = Kind.STRUCTURED
         self.outputs = outputs
@@ -30,7 +30,7 @@ class DependentFactors(Factors):
         self.dtype = torch.int64 if q.form is None else q.form.dtype
         self.real = torch.promote_types(q.real, torch.float32)
         self.device = q.device
-        self.validate = bool(q._validate_args)
+        self.validate = validate
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         form = self.ordered.form

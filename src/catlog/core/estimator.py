@@ -199,11 +199,11 @@ class Estimator(Generic[Q]):
         if outputs and not self.many_outputs:
             _refuse_outputs(owner, self.why_one_output)
         factors = view(q, outputs, self.accepts, owner, self.instead)
-        draw = Randomness(factors, x, noise, generator, self.least_samples, self.too_few)
+        draw = Randomness(factors, x, noise, generator, owner, self.least_samples, self.too_few)
         evaluator = Evaluator(f, factors, getattr(self, "chunk_size", None))
         estimate = self.estimate(evaluator, factors, draw, **options)  # type: ignore[arg-type]
         if x is not None or noise is not None:
-            draw.check_used(owner)
+            draw.check_used()
         return attached(estimate, self.twice)
 
     def evaluations(self, q: Distribution) -> int:

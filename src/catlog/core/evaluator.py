@@ -59,7 +59,7 @@ class Evaluator:
 
         f may write into the points. With ``subtracted``, warn if f is noisy.
         """
-        origin = x.grad_fn if self.q.validate and _is_eager() else None
+        origin = x.grad_fn if _is_eager() else None
         trace = Trace.before(self.f, self.q) if subtracted else None
         twice = None if trace is None else x.detach()[[0, 0]]
         fx = self._values(x)

@@ -174,12 +174,13 @@ class IndependentFactors(Factors):
         self.given_probs: Tensor | None = None
         form = given_form(base)
         check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
-        if form == "unknown":
-            self.given_logits = self._by_variable(unclamped_logits(base))
-        elif form == "logits":
-            self.given_logits = self._by_variable(widened(base.logits))
-        else:
+        if form == "probs":
             self.given_probs = self._by_variable(widened(base.probs))
+        else:
+            logits = unclamped_logits(base, validate) if form == "unknown" else widened(base.logits)
+            if logits is not base.logits and not isinstance(base, Bernoulli):
+                logits = logits.log_softmax(-1)  # torch's were rounded to 16 bits, or clamped
+            self.given_logits = self._by_variable(logits)
         table = self.table
         self.real = table.dtype
         self.device = table.device
@@ -219,7 +220,9 @@ class IndependentFactors(Factors):
         return table
 
     def _refuse_invalid(self, base: Distribution) -> None:
-        bad = self.probs.detach().isnan().any(-1).nonzero()
+        given = given_parameter(base).shape
+        is_bad = self.probs.detach().isnan().any(-1)
+        bad = is_bad.reshape(given if self.kind == Kind.BITS else given[:-1]).nonzero()
         if len(bad):  # else the sum of the logits was that of inf and -inf
             raise ValueError(
                 f"q: {type(base).__name__} has no valid probabilities at index "
@@ -584,7 +587,25 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
+def wants_checks(q: object) -> bool:
+    """Return whether values are checked: unless q, or what it wraps, has ``validate_args=False``.
+
+    The default of torch's class says nothing: the first ``torch.compile`` of a process turns it
+    off.
+
+    >>> wants_checks(Independent(Bernoulli(logits=torch.zeros(3), validate_args=False), 1))
+    False
+    """
+    while isinstance(q, Distribution):
+        if not q.__dict__.get("_validate_args", True):
+            return False
+        q = getattr(q, "base_dist", None)
+    return True
+
+
+def independent(
+    q: Distribution, outputs: int = 0, validate: bool = True
+) -> IndependentFactors | None:
     """View ``q`` as independent factors; None if it is no such distribution.
 
     >>> from torch.distributions import Independent
@@ -592,13 +613,10 @@ def independent(q: Distribution, outputs: int = 0) -> IndependentFactors | None:
     >>> str(q.kind), q.d, q.k, tuple(q.batch_shape)
     ('bits', 3, 2, (5,))
     """
-    base, validate = q, q._validate_args
-    while isinstance(base, Independent):
-        base = base.base_dist
-        validate = validate and base._validate_args
+    base = base_distribution(q)
     for kind, reader in READERS.items():
         if isinstance(base, kind):
-            return reader(base, q.batch_shape, q.event_shape, outputs, bool(validate))
+            return reader(base, q.batch_shape, q.event_shape, outputs, validate)
     return None
 
 
@@ -625,7 +643,7 @@ def given_parameter(q: Any) -> Tensor:
     return parameter
 
 
-def unclamped_logits(q: Any) -> Tensor:
+def unclamped_logits(q: Any, validate: bool) -> Tensor:
     """Return the logits of a q that has both forms.
 
     torch computes logits from probabilities that it clamps. Where it did, logits make impossible
@@ -635,9 +653,13 @@ def unclamped_logits(q: Any) -> Tensor:
     probs, logits = widened(q.probs), widened(q.logits)
     eps = torch.finfo(given_parameter(q).dtype).eps  # what torch clamps to
     lowest = log(eps) * (1 + 4 * eps)
-    if isinstance(q, Bernoulli):
+    is_bits = isinstance(q, Bernoulli)
+    if is_bits:
         rare = torch.minimum(probs, 1 - probs)
         clamped = (rare < eps) & (logits.abs() <= -lowest)
-        return torch.where(clamped, safe_log(probs) - safe_log(1 - probs), logits)
-    clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
-    return torch.where(clamped, safe_log(probs), logits)
+    else:
+        clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
+    if can_inspect(validate, clamped) and not bool(clamped.any()):
+        return logits  # without the graph of cached probabilities, which may be gone
+    by_probs = safe_log(probs) - safe_log(1 - probs) if is_bits else safe_log(probs)
+    return torch.where(clamped, by_probs, logits)

@@ -36,6 +36,7 @@ class Randomness:
         x: Tensor | None = None,
         noise: tuple[Tensor, ...] | Tensor | None = None,
         generator: torch.Generator | None = None,
+        owner: str = "E",
         least: int = 1,
         hint: str = "",
     ) -> None:
@@ -46,6 +47,7 @@ class Randomness:
         if isinstance(noise, Tensor):
             self.noise = [noise]
         self.generator = generator
+        self.owner = owner
         self.least = least
         self.hint = hint
         self.taken: list[tuple[str, tuple[int, ...]]] = []
@@ -72,7 +74,7 @@ class Randomness:
         q = self.q
         self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
         if self.x is not None:
-            return checked_points(q, self.x, groups, self.least, self.hint)
+            return checked_points(q, self.x, self.owner, groups, self.least, self.hint)
         if sampling == "independent":
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
@@ -111,7 +113,9 @@ class Randomness:
     def given_points(self, n: int) -> Tensor | None:
         """Return the points given, checked; None where a method should make n points itself."""
         x = self.given(n)
-        return None if x is None else checked_points(self.q, x, 1, self.least, self.hint)
+        return (
+            None if x is None else checked_points(self.q, x, self.owner, 1, self.least, self.hint)
+        )
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -149,7 +153,7 @@ class Randomness:
         is as likely as any other, and over n draws no two variables' counts differ by more than 1.
         """
         q = self.q
-        check_count("E", "variables", m, most=q.d, hint=f"q has {q.d} variables.")
+        check_count(self.owner, "variables", m, most=q.d, hint=f"q has {q.d} variables.")
         self.taken.append(("variables", (n, *q.batch_shape, m)))
         if self.noise is not None:
             return self._given_variables(n, m)
@@ -165,17 +169,19 @@ class Randomness:
         device = torch.device("cpu") if self.generator is None else self.generator.device
         return float(rand((), None, device, self.generator))
 
-    def check_used(self, owner: str) -> None:
+    def check_used(self) -> None:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-            raise ValueError(f"x: {owner} cannot use it; give `noise` or a `generator` instead.")
+            instead = (
+                "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            )
+            raise ValueError(f"x: {self.owner} cannot use it{instead}.")
         if self.noise:
-            what = "gives `x` or" if "points" in names else ""
             raise ValueError(
-                f"noise: {owner} used all but {len(self.noise)} of the given tensors. Give what it "
-                f"draws besides points, in order: {self._listing() or 'nothing'}; else give "
-                f"{'`x` or ' if what else ''}a `generator`."
+                f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
+                f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
+                f"give {'`x` or ' if 'points' in names else ''}a `generator`."
             )
 
     def _listing(self) -> str:
@@ -257,7 +263,7 @@ def rand(
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
 
 
-def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Tensor:
+def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint: str) -> Tensor:
     """Return points given by the caller, with output dimensions; raise unless q can draw them."""
     tail = q.seen_batch + q.event_shape
     rows = "n" if groups == 1 else f"n * {groups}"
@@ -267,7 +273,7 @@ def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Te
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or len(x) == 0 or len(x) % groups:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     if len(x) < least:
-        check_count("E", "x.shape[0]", len(x), least, hint=hint)
+        check_count(owner, "x.shape[0]", len(x), least, hint=hint)
     check_dense("x", x)
     check_device("x", x, q.device)
     of_integers = not q.dtype.is_floating_point
@@ -278,7 +284,7 @@ def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Te
     x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
     points = x.to(q.dtype)
     if can_inspect(q.validate, x):
-        if bool((q.point(q.index(points).clamp(min=0)) != x).any()):
+        if not of_integers and bool((q.point(q.index(points).clamp(min=0)) != x).any()):
             _refuse_form(q)
         index = q.index(points)
         sizes = integers(q.cardinalities, index.device)
@@ -297,10 +303,9 @@ def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str) -> Te
 
 def _refuse_form(q: Factors) -> NoReturn:
     """Raise an error that says how points are written."""
-    form = {
-        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
-        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-    }.get(q.kind, "whole numbers, as q.sample() gives them")
+    form = "one-hot vectors, a single 1 among zeros"
+    if q.kind == Kind.BITS:
+        form = "zeros and ones, as a Bernoulli distribution draws them"
     raise ValueError(f"x must hold {form}, but others were given.")
 
 

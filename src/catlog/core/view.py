@@ -7,7 +7,7 @@ from ..distributions.foreign import converted
 from .categories import Kind
 from .checks import check_outputs
 from .dependent import DependentFactors
-from .factors import Factors, RelaxableFactors, independent
+from .factors import Factors, RelaxableFactors, independent, wants_checks
 from .ordered import Ordered
 
 COUNTS = frozenset({Kind.COUNTS})
@@ -27,9 +27,9 @@ def view(
         return counts(q, outputs)
     known = converted(q)
     if isinstance(known, Ordered):
-        factors: Factors | None = DependentFactors(known, outputs)
+        factors: Factors | None = DependentFactors(known, outputs, wants_checks(q))
     else:
-        factors = independent(known, outputs)
+        factors = independent(known, outputs, wants_checks(q))
     if factors is None and not isinstance(q, Distribution | type) and callable(q):
         raise TypeError(
             f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "
@@ -39,10 +39,11 @@ def view(
         raise TypeError(
             f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
             "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
-            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; and, for "
-            "estimators of dependent variables, those of catlog.distributions (MarkovChain, "
-            "Autoregressive, Subset, ...). For counts (Poisson, ...) use catlog.estimators.CountDifferences, "
-            "or catlog.distributions.truncated(q). For other types there is "
+            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; "
+            "and, for estimators of dependent variables, those of catlog.distributions "
+            "(MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
+            "catlog.estimators.CountDifferences, or catlog.distributions.truncated(q). For other "
+            "types there is "
             "catlog.distributions.register_distribution."
         )
     if factors.kind not in supports:

@@ -22,7 +22,7 @@ from torch.nn.functional import logsigmoid
 
 from ..core.categories import Kind, safe_log, widened
 from ..core.checks import check_count, check_dense, check_flag, check_number
-from ..core.factors import Factors, base_distribution, given_form
+from ..core.factors import Factors, base_distribution, given_form, wants_checks
 from ..core.tracing import can_inspect
 
 MOST_CATEGORIES = 2**16
@@ -101,7 +101,7 @@ def counts(q: Distribution, outputs: int = 0) -> Counts:
     (2, tensor([1., 1.]))
     """
     base = base_distribution(q)
-    validate = bool(q._validate_args and base._validate_args)
+    validate = wants_checks(q)
     if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "

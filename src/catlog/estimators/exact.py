@@ -17,6 +17,8 @@ from ..core.randomness import Randomness
 from ..core.settings import Count
 from ..core.view import view
 
+__all__ = ["Exact"]
+
 
 class Exact(Estimator[Factors]):
     r"""The exact expectation: a sum over the sample space, or the mean that f itself knows.
@@ -52,7 +54,7 @@ class Exact(Estimator[Factors]):
     """
 
     _: KW_ONLY
-    limit: int = 2**22
+    limit: Count = 2**22
     chunk_size: Count | None = None
 
     twice = True

@@ -27,6 +27,8 @@ from ..core.tracing import can_inspect, inside_functorch
 from ..core.view import view
 from .shrinkage import shrunk_coefficients
 
+__all__ = ["SlopeCateR"]
+
 UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as unbiasedness needs
 
 
@@ -130,7 +132,11 @@ class SlopeCateR(Learner[RelaxableFactors]):
         fits: Count | None = None,
     ) -> None:
         super().__init__()
-        settings: dict[str, object] = {"samples": samples, "corrections": corrections, "sampling": sampling}
+        settings: dict[str, object] = {
+            "samples": samples,
+            "corrections": corrections,
+            "sampling": sampling,
+        }
         settings |= {"decay": decay, "slope_entries": slope_entries, "pairs": pairs}
         self.check_settings({**settings, "every": every, "fits": fits})
         self.samples = samples
