@@ -106,7 +106,7 @@ test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## tests wit
 	done
 
 battery: .venv/ready  ## test your estimator: make battery ESTIMATOR=FILE.py:CLASS
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --pyargs catlog.testing --estimator $(ESTIMATOR)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --pyargs catlog.testing --catlog-estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## run the tests with coverage: a table, and htmlcov/index.html
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov=catlog_experiments --cov-report=term --cov-report=html

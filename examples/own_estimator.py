@@ -4,35 +4,20 @@ baseline.
 Print an estimated and an exact gradient, then run the tests that every estimator has to pass:
 
     python examples/own_estimator.py
-    pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves
+    pytest --pyargs catlog.testing --catlog-estimator examples/own_estimator.py:TwoHalves
 
-Copy this file, rename the class, and replace the lines between the two comments.
+Copy this file, rename the class, and replace the lines of `estimate`.
 """
-
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent
+from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.building_blocks import (
-    ANY,
-    Function,
-    Kind,
-    Target,
-    attach,
-    base_draws,
-    check_count,
-    evaluate,
-    label,
-    view,
-)
+from catlog import Estimate, Estimator, Evaluator, Factors, Randomness
 
 
-@dataclass(frozen=True)
-class TwoHalves:
+class TwoHalves(Estimator[Factors]):
     r"""REINFORCE whose baseline for each draw is the mean over the other half of the draws.
 
     .. math::
@@ -47,7 +32,6 @@ class TwoHalves:
 
     Args:
         samples: number of draws N in each half.
-        validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(1, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
@@ -57,44 +41,17 @@ class TwoHalves:
     """
 
     samples: int = 1
-    validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    reference: ClassVar[str] = "an example"
+    reference = "an example"
 
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("TwoHalves", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return 2 * self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return 2 * self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.rows(q), generator=generator)  # [2 n, *batch, *event]
-        fx = evaluate(f, x, law)  # [2 n, *batch]
-        # What makes this estimator: where f is evaluated, and how the values are weighted.
-        score = law.log_prob(law.index(x))
-        halves = fx.unflatten(0, (2, -1))
-        advantage = (halves - halves.mean(1, keepdim=True).flip(0)).flatten(0, 1).detach()
-        value, surrogate = fx.mean(0), (fx + advantage * score).mean(0)
-        # The value, with the gradient of the surrogate.
-        return attach(value, surrogate)
+    def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
+        x = draw.points(2 * self.samples)  # [2 N, *batch, *event]
+        fx = f(x)  # [2 N, *batch]
+        halves = fx.detach().unflatten(0, (2, -1))
+        advantage = (halves - halves.mean(1, keepdim=True).flip(0)).flatten(0, 1)
+        surrogate = fx + advantage * q.log_prob_at(x)
+        # The estimate has this value, and the gradient of this surrogate.
+        return Estimate(fx.mean(0), surrogate.mean(0))
 
 
 def main() -> None:

@@ -6,24 +6,19 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("catlog", "catlog: judge an estimator (pytest --pyargs catlog.testing)")
     group.addoption(
-        "--estimator",
+        "--catlog-estimator",
         metavar="FILE.py:CLASS",
         help="run the battery on this estimator alone, in its default settings",
     )
     group.addoption(
-        "--dependent-draws",
-        action="store_true",
-        help="its points x are not independent draws of q: judge it by a z-test",
-    )
-    group.addoption(
-        "--noisy-on-constants",
+        "--catlog-noisy-on-constants",
         action="store_true",
         help="its gradient of a constant f is noise, as that of REINFORCE",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    location = config.getoption("--estimator")
+    location = config.getoption("--catlog-estimator")
     if location is None:
         return
     from catlog.testing.settings import judge_only, load_estimator
@@ -31,8 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         judge_only(
             load_estimator(location),
-            dependent_draws=config.getoption("--dependent-draws"),
-            noisy_on_constants=config.getoption("--noisy-on-constants"),
+            noisy_on_constants=config.getoption("--catlog-noisy-on-constants"),
         )
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None

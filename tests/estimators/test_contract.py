@@ -1,31 +1,65 @@
-"""What the class attributes of an estimator promise."""
+"""What the class attributes of an estimator promise, and what a call draws."""
 
 from inspect import signature
 
 import pytest
 import torch
+from torch import Tensor
+from torch.distributions import Distribution
 
 import catlog
+from catlog.core.categories import Kind
+from catlog.core.factors import Factors
+from catlog.distributions import MarkovChain
 from catlog.estimators import ESTIMATORS
-from catlog.core.estimator import ANY
 from catlog.testing.cases import seeded
+from catlog.testing.settings import tape
 from support.laws import bits, one_hots
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_attributes_name_what_exists(name: str) -> None:
+def test_attributes_are_of_their_type(name: str) -> None:
     E = ESTIMATORS[name]()
     assert E.target == ("bound" if name == "VIMCO" else "expectation")
-    assert E.supports <= ANY
-    call = E.forward if isinstance(E, torch.nn.Module) else E.__call__
-    assert set(E.randomness) <= signature(call).parameters.keys()
-    assert (E.randomness == ()) == (name == "Exact")
+    assert E.supports <= E.accepts <= set(Kind)
+    assert E.unbiased in (True, False)
+    assert E.differentiates_f in (True, False)
+    assert E.reference
+    assert (not E.many_outputs) == bool(E.why_one_output)
+    assert list(signature(type(E)).parameters)[:1] in (["samples"], ["chunk_size"], ["limit"])
+    assert (tape(E) == []) == (name == "Exact")
 
 
-def test_randomness_follows_the_settings() -> None:
-    assert catlog.IndeCateR(2).randomness == ("x",)
-    assert catlog.IndeCateR(2, variables=1).randomness == ("x", "chosen")
-    assert catlog.SCateR(2, variables=1).randomness == ("x", "chosen")
+def test_settings_decide_what_is_drawn() -> None:
+    assert tape(catlog.IndeCateR(2)) == [("points", (2, 2, 3))]
+    of_one = [("points", (2, 2, 3)), ("variables", (2, 1))]
+    assert tape(catlog.IndeCateR(2, variables=1)) == of_one
+    assert [name for name, _ in tape(catlog.SCateR(2, variables=1))] == ["points", "variables"]
+
+
+def test_settings_decide_whether_it_is_unbiased() -> None:
+    mapo = catlog.estimators.MAPO
+    for clip, unbiased in ((0.0, True), (0.1, False)):
+        assert mapo(clip=clip).unbiased == unbiased
+        assert catlog.Pathwise(mapo(clip=clip)).unbiased == unbiased
+
+
+def test_evaluations_are_counted_in_a_call() -> None:
+    """Of an estimator that says nothing of them; no random number is used up."""
+
+    class Thrice(catlog.Estimator[Factors]):
+        samples: int = 2
+
+        def estimate(
+            self, f: catlog.Evaluator, q: Factors, draw: catlog.Randomness
+        ) -> catlog.Estimate:
+            x = draw.points(self.samples)
+            fx = f(x) + f(x) + f(x)
+            return catlog.Estimate(fx.mean(0), (fx * q.log_prob_at(x)).mean(0))
+
+    state = torch.get_rng_state()
+    assert Thrice(4).evaluations(bits(torch.zeros(5, 3))) == 12
+    assert torch.equal(state, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -33,10 +67,26 @@ def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
     """The generator's noise, given by hand, gives the same value; wrong noise is refused."""
     logits = torch.randn(4, 3, 5)
     E = catlog.GumbelSoftmax(2, temperature=0.5, hard=hard)
+
+    def f(x: Tensor) -> Tensor:
+        return x.flatten(2).square().sum(-1)
+
     for q, shape in ((bits(logits[..., 0]), (2, 4, 3)), (one_hots(logits), (2, 4, 3, 5))):
         noise = torch.rand(shape, generator=seeded(1))
-        given = E(lambda x: x.flatten(2).square().sum(-1), q, noise=noise)
-        drawn = E(lambda x: x.flatten(2).square().sum(-1), q, generator=seeded(1))
-        assert torch.equal(given, drawn)
+        assert torch.equal(E(f, q, noise=noise), E(f, q, generator=seeded(1)))
         with pytest.raises(ValueError, match="noise"):
-            E(lambda x: x.flatten(2).sum(-1), q, noise=noise[:1])
+            E(f, q, noise=noise[:1])
+
+
+def test_values_are_checked_after_torch_has_compiled() -> None:
+    """The first use of torch.compile switches validation off by default, in the whole process."""
+    before = Distribution._validate_args
+    try:
+        Distribution.set_default_validate_args(False)
+        for q in (bits(torch.zeros(3)), MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)):
+            with pytest.raises(ValueError, match="f must return finite numbers"):
+                catlog.RLOO(2)(lambda x: x.sum(-1) * torch.nan, q)
+        q = bits(torch.zeros(3), validate_args=False)
+        assert catlog.RLOO(2)(lambda x: x.sum(-1) * torch.nan, q).isnan()
+    finally:
+        Distribution.set_default_validate_args(before)

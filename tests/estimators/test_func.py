@@ -11,8 +11,9 @@ from torch.testing import assert_close
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.testing.cases import seeded
-from catlog.testing.settings import VARIANTS, continuous, select
+from catlog.testing.battery import draw_randomness
+from catlog.testing.cases import normals, seeded
+from catlog.testing.settings import VARIANTS, select, tape
 from support.laws import bits
 
 COUPLING = torch.randn(3, 3, generator=seeded()).double()
@@ -43,21 +44,18 @@ def test_grad(name: str) -> None:
         assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
 
 
-INJECTABLE = {type(E).__name__ for E in select().values() if E.randomness and not continuous(E)}
+INJECTABLE = {type(E).__name__ for E in select(continuous=False).values() if tape(E)}
 
 
 @pytest.mark.parametrize("name", sorted(INJECTABLE))
 def test_vmap_of_grad_at_injected_points(name: str) -> None:
     for settings in VARIANTS[name]:
-        E = ESTIMATORS[name](**settings)
-        if "chosen" in E.randomness:
-            continue  # vmap maps over x, but the chosen variables are drawn
-        q = bits(LOGITS)
-        options = {"x": q.sample((E.rows(q),))}
-        if "start" in E.randomness:
-            options["start"] = torch.rand(1, 4).double()
-        mapped = vmap(grad(lambda logits, options, E=E: loss(E, logits, **options)), in_dims=(0, 1))
-        results = mapped(LOGITS, options), by_backward(E, LOGITS, **options)  # the latter learns
+        E, q = ESTIMATORS[name](**settings), bits(LOGITS)
+        injected = draw_randomness(E, q)
+        mapped = vmap(
+            grad(lambda logits, injected, E=E: loss(E, logits, **injected)), in_dims=(0, 1)
+        )
+        results = mapped(LOGITS, injected), by_backward(E, LOGITS, **injected)  # the latter learns
         assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
@@ -110,26 +108,21 @@ def network(parameters: Tensor) -> Distribution:
 def test_vmap_of_grad_of_sweeps(sweep: str, law: Callable[[Tensor], Distribution]) -> None:
     """Mapped over the batch, a sweep gives the gradients of one call for all batch elements."""
     E = SWEEPS[sweep]
-    generator = seeded()
-    parameters = torch.randn(6, 5, 4, dtype=torch.float64, generator=generator)
-    groups = {"independent": 10, "variables": 7, "categories": 8}.get(sweep, 1)
-    shape = (groups, 2, 6, 3, *([4] if sweep == "gumbel" else []))
-    more = {"noise": torch.rand(shape, dtype=torch.float64, generator=generator)}
-    if sweep == "variables":
-        more["chosen"] = torch.rand(2, 6, 3, generator=generator).argsort(-1)[..., :2]
+    parameters = normals(6, 5, 4)
+    injected = tuple(draw_randomness(E, law(parameters))["noise"])
 
-    def expectation(parameters: Tensor, more: dict[str, Tensor]) -> Tensor:
-        return E(lambda x: f(x.double()), law(parameters), **more)
+    def expectation(parameters: Tensor, noise: tuple[Tensor, ...]) -> Tensor:
+        return E(lambda x: f(x.double()), law(parameters), noise=noise)
 
     leaf = parameters.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(expectation(leaf, more).sum(), leaf)
-    dims = {name: 2 if name == "noise" else 1 for name in more}
-    mapped = vmap(grad(expectation), in_dims=(0, dims))(parameters, more)
+    (expected,) = torch.autograd.grad(expectation(leaf, injected).sum(), leaf)
+    dims = tuple(1 + noise.is_floating_point() for noise in injected)
+    mapped = vmap(grad(expectation), in_dims=(0, dims))(parameters, injected)
     torch.testing.assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
     # Without a batch in the parameters, the noise alone is mapped.
-    shared = vmap(grad(expectation), in_dims=(None, dims))(parameters[0], more)
+    shared = vmap(grad(expectation), in_dims=(None, dims))(parameters[0], injected)
     leaf = parameters[:1].expand(6, 5, 4).clone().requires_grad_()
-    (expected,) = torch.autograd.grad(expectation(leaf, more).sum(), leaf)
+    (expected,) = torch.autograd.grad(expectation(leaf, injected).sum(), leaf)
     torch.testing.assert_close(shared, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -153,7 +146,7 @@ def test_forward_mode() -> None:
     q, direction = bits(LOGITS), torch.ones_like(LOGITS)
     x = q.sample((2,))
     for E in (catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()):
-        points = x if E.randomness else None
+        points = None if isinstance(E, catlog.Exact) else x
         _, slope = jvp(
             lambda logits, E=E, x=points: loss(E, logits, x=x).sum(), (LOGITS,), (direction,)
         )

@@ -9,8 +9,8 @@ from torch.distributions import Independent
 from torch.utils.checkpoint import checkpoint
 
 import catlog
-from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.core.learning import frozen, write
+from catlog.estimators import memorycater
 from catlog.testing import z_limit
 from support.compiling import why_not_inductor
 from support.laws import bits
@@ -71,8 +71,8 @@ def exact() -> Tensor:
 @pytest.fixture
 def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give MemoryCateR one kernel instead of nine, which compiles in a ninth of the time."""
-    monkeypatch.setattr(memory, "WIDTHS", (2.0,))
-    monkeypatch.setattr(memory, "SHARES", (1e-3,))
+    monkeypatch.setattr(memorycater, "WIDTHS", (2.0,))
+    monkeypatch.setattr(memorycater, "SHARES", (1e-3,))
 
 
 @needs_compiler
@@ -150,8 +150,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 def test_a_wrong_value_does_not_harm_later_calls(name: str, wrong: str) -> None:
     """Without checks of values, buffers stay finite and later estimates unbiased."""
     E = LEARNERS[name]()
-    object.__setattr__(E, "validate", False)
-    x = torch.zeros(E.rows(law(LOGITS)), 4)
+    x = torch.zeros(E.samples, 4)
     x[1:] = torch.eye(4)[: len(x) - 1]
     for _ in range(2):
         logits = LOGITS.float().requires_grad_()
@@ -169,13 +168,13 @@ def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
     E = catlog.SlopeCateR(samples=2)
     before = [buffer.clone() for buffer in E.buffers()]
     with pytest.raises(ValueError, match=r"f.* finite numbers, but"):
-        E(WRONG[wrong], law(LOGITS.float().requires_grad_()), x=torch.zeros(2, 4)).backward()
+        E(WRONG[wrong], bits(LOGITS.float().requires_grad_()), x=torch.zeros(2, 4)).backward()
     assert all(torch.equal(*pair) for pair in zip(before, E.buffers(), strict=True))
 
 
 def test_a_point_of_nan_is_not_remembered() -> None:
     """MAPO remembers the best points, and NaN is not one of them."""
-    E = catlog.estimators.MAPO(size=1, samples=2, max_variables=3, validate=False)
+    E = catlog.estimators.MAPO(size=1, samples=2, max_variables=3)
     values = torch.tensor([torch.nan, 1.0, 2.0])
     E(lambda x: values[: len(x)], law(torch.zeros(3)), x=torch.eye(3)[:2])
     assert E.memory.tolist() == [[0, 1, 0]]

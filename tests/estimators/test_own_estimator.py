@@ -25,7 +25,7 @@ def battery(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_battery_accepts_the_skeleton(tmp_path: Path) -> None:
-    done = battery(tmp_path, "--estimator", f"{SKELETON}:TwoHalves", "-k", "TwoHalves")
+    done = battery(tmp_path, "--catlog-estimator", f"{SKELETON}:TwoHalves", "-k", "TwoHalves")
     assert done.returncode == 0, done.stdout + done.stderr
     passed = int(done.stdout.rsplit(" passed", 1)[0].split()[-1])
     assert passed >= 20, "too few tests judged it"
@@ -36,7 +36,7 @@ def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path)
     assert ".flip(0)" in text
     (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""), encoding="utf-8")
     done = battery(
-        tmp_path, "--estimator", "wrong.py:TwoHalves", "-k", "test_unbiased and TwoHalves"
+        tmp_path, "--catlog-estimator", "wrong.py:TwoHalves", "-k", "test_unbiased and TwoHalves"
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED" in done.stdout
@@ -44,13 +44,13 @@ def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path)
 
 
 def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
-    done = battery(tmp_path, "--estimator", "nowhere.py:Nothing")
+    done = battery(tmp_path, "--catlog-estimator", "nowhere.py:Nothing")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    message = "--estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
+    message = "--catlog-estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
     assert message in done.stderr
     with pytest.raises(ValueError, match=r"own_estimator\.py has no 'Nothing'"):
         load_estimator(f"{SKELETON}:Nothing")
-    with pytest.raises(ValueError, match="Generator must have `differentiates_f`, but it has none"):
+    with pytest.raises(ValueError, match=r"Generator must derive from catlog\.Estimator"):
         judge_only(torch.Generator)
     with pytest.raises(ValueError, match=r"Pathwise\(\) must work without arguments, but"):
         judge_only(Pathwise)

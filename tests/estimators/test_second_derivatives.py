@@ -9,13 +9,11 @@ from torch.func import hessian, jacfwd, jacrev
 
 import catlog
 from catlog.core.estimator import TWICE
-from catlog.testing import CASES, FUNCTIONS, Case, outcomes
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case
+from catlog.testing.enumeration import all_outcomes
 from catlog.testing.settings import select, supports
 
 F = FUNCTIONS["sine"]
-PARAMETER = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
-RIGHT = {"Exact", "Reinforce", "RLOO"}
-RELAXED = {"GumbelSoftmax"}  # its second derivatives are those of the relaxed function
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda value: value,
     "composed": lambda value: (value + 3).log(),
@@ -27,13 +25,11 @@ def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tens
 
     The probabilities of the outcomes are constants, as the frequencies of a sampler are.
     """
-    if not E.randomness:
-        return lambda theta, c: E(lambda x: F(case.features(x), c), case.distribution(theta))
-    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
+    injected, weight = all_outcomes(E, case)
 
     def average(theta: Tensor, c: Tensor) -> Tensor:
-        q = case.distribution(theta.expand(x.shape[1], *theta.shape))
-        return (weight * E(lambda x: F(case.features(x), c), q, x=x)).sum()
+        q = case.distribution(theta.expand(len(weight), *theta.shape))
+        return (weight * E(lambda x: F(case.features(x), c), q, **injected)).sum()
 
     return average
 
@@ -73,7 +69,13 @@ def loss_of(
     )
 
 
-REFUSING = {label: E for label, E in select().items() if type(E).__name__ not in RIGHT | RELAXED}
+def test_which_estimators_have_them() -> None:
+    """Those of GumbelSoftmax are the second derivatives of the relaxed function."""
+    twice = {type(E).__name__ for E in select(twice=True).values()}
+    assert twice == {"Exact", "Reinforce", "RLOO", "GumbelSoftmax"}
+
+
+REFUSING = select(twice=False)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

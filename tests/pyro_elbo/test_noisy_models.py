@@ -1,6 +1,10 @@
-"""Dropout in a model is named, but not what the ELBO draws by itself."""
+"""Dropout in a model is named, but not what the ELBO draws by itself.
+
+At the first step it is an error. Here it begins after that.
+"""
 
 import warnings
+from math import inf
 from weakref import WeakKeyDictionary
 
 import pyro
@@ -33,11 +37,37 @@ def test_only_noise_of_the_model_is_named(
         a = pyro.sample("a", dist.Bernoulli(0.5))
         with pyro.plate("data", 3):
             b = pyro.sample("b", dist.Bernoulli(0.5))
-            mean = a * b * weight + (dropout(1 + a + b, 0.5) if noisy else 0)
+            mean = a * b * weight + dropout(1 + a + b, 0.5, training=training)
             pyro.sample("y", dist.Normal(mean, 1.0), obs=torch.ones(3))
 
-    with pyro.validation_enabled(False), warnings.catch_warnings(record=True) as caught:
+    training = False
+    elbo = catlog.pyro.ELBO(catlog.IndeCateR(1))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        catlog.pyro.ELBO(catlog.IndeCateR(1)).differentiable_loss(model, guide)
+        elbo.differentiable_loss(model, guide)
+        training = noisy
+        elbo.differentiable_loss(model, guide)
     names = {warning.category for warning in caught}
     assert (catlog.NoisyFunctionWarning in names) == (noisy and not nested)
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_values_are_checked_unless_validation_is_off(validate: bool) -> None:
+    bad = 0.0
+
+    def guide() -> None:
+        pyro.sample("x", dist.Bernoulli(0.5).expand([3]).to_event(1))
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.5).expand([3]).to_event(1))
+        pyro.factor("y", x.sum(-1) + bad)
+
+    elbo = catlog.pyro.ELBO(catlog.IndeCateR(1))
+    elbo.differentiable_loss(model, guide)
+    bad = inf
+    with pyro.validation_enabled(validate):
+        if validate:
+            with pytest.raises(ValueError, match="f must return finite numbers"):
+                elbo.differentiable_loss(model, guide)
+        else:
+            assert not elbo.differentiable_loss(model, guide).isfinite()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from catlog.experiments import records
+from catlog_experiments import records
 from support.scripts import run
 
 

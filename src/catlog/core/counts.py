@@ -17,8 +17,8 @@ from torch.distributions import (
 from torch.nn.functional import logsigmoid
 
 from .categories import Kind, safe_log, widened
-from .checks import check_dense
-from .factors import Factors, base_distribution, given_form, wants_checks
+from .checks import check_dense, is_checked
+from .factors import Factors, base_distribution, given_form
 from .tracing import can_inspect
 
 
@@ -95,7 +95,7 @@ def counts(q: Distribution, outputs: int = 0) -> Counts:
     (2, tensor([1., 1.]))
     """
     base = base_distribution(q)
-    validate = wants_checks(q)
+    validate = is_checked(q)
     if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "

@@ -588,22 +588,6 @@ READERS: dict[type, type[IndependentFactors]] = {
 }
 
 
-def wants_checks(q: object) -> bool:
-    """Return whether values are checked: unless q, or what it wraps, has ``validate_args=False``.
-
-    The default of torch's class says nothing: the first ``torch.compile`` of a process turns it
-    off.
-
-    >>> wants_checks(Independent(Bernoulli(logits=torch.zeros(3), validate_args=False), 1))
-    False
-    """
-    while isinstance(q, Distribution):
-        if not q.__dict__.get("_validate_args", True):
-            return False
-        q = getattr(q, "base_dist", None)
-    return True
-
-
 def independent(
     q: Distribution, outputs: int = 0, validate: bool = True
 ) -> IndependentFactors | None:

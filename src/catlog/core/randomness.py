@@ -173,15 +173,15 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-            raise ValueError(
-                f"x: {self.owner} cannot use it; give `noise` or a `generator` instead."
+            instead = (
+                "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
             )
+            raise ValueError(f"x: {self.owner} cannot use it{instead}.")
         if self.noise:
-            points = "`x` or " if "points" in names else ""
             raise ValueError(
                 f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
                 f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
-                f"give {points}a `generator`."
+                f"give {'`x` or ' if 'points' in names else ''}a `generator`."
             )
 
     def _listing(self) -> str:
@@ -284,7 +284,7 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
     x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
     points = x.to(q.dtype)
     if can_inspect(q.validate, x):
-        if bool((q.point(q.index(points).clamp(min=0)) != x).any()):
+        if not of_integers and bool((q.point(q.index(points).clamp(min=0)) != x).any()):
             _refuse_form(q)
         index = q.index(points)
         sizes = integers(q.cardinalities, index.device)
@@ -303,10 +303,9 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
 
 def _refuse_form(q: Factors) -> NoReturn:
     """Raise an error that says how points are written."""
-    form = {
-        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
-        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-    }.get(q.kind, "whole numbers, as q.sample() gives them")
+    form = "one-hot vectors, a single 1 among zeros"
+    if q.kind == Kind.BITS:
+        form = "zeros and ones, as a Bernoulli distribution draws them"
     raise ValueError(f"x must hold {form}, but others were given.")
 
 

@@ -1,5 +1,6 @@
 """Settings of estimators, checked by their annotations, and printed so that they can be pasted."""
 
+from collections.abc import Callable
 from inspect import signature
 from math import inf
 from numbers import Real
@@ -20,12 +21,14 @@ class Range(NamedTuple):
         least, most: the ends, which belong to it.
         above: whether ``least`` does not belong to it.
         below: whether ``most`` does not.
+        hint: what to do instead, for an error.
     """
 
     least: float = -inf
     most: float = inf
     above: bool = False
     below: bool = False
+    hint: str = ""
 
 
 Count = Annotated[int, Range(1)]
@@ -45,6 +48,7 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
     if value is None and type(None) in parts:
         return
     kind = next(part for part in parts if part is not type(None))
+    takes_functions = any(get_origin(part) is Callable for part in parts)
     bounds: Any = Range()
     if get_origin(kind) is Annotated:
         kind, bounds = get_args(kind)
@@ -56,10 +60,12 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
         check_flag(owner, name, value)
     elif kind is int:
         least, most = int(max(bounds.least, -(2**62))), bounds.most
-        check_count(owner, name, value, least, most if most < inf else maxsize, hint)
-    elif kind is float and not (callable(value) and len(parts) > 1):
-        least, most, above, below = bounds
-        check_number(owner, name, value, least, most, closed=not below, above=above)
+        most = most if most < inf else maxsize
+        check_count(owner, name, value, least, most, hint or bounds.hint)
+    elif kind is float and not (callable(value) and takes_functions):
+        numbers = "a number or a callable" if takes_functions else "a number"
+        least, most, above, below, _ = bounds
+        check_number(owner, name, value, least, most, closed=not below, above=above, kind=numbers)
     elif kind is nn.Module and not isinstance(value, nn.Module):
         raise TypeError(f"{owner}: `{name}` must be an nn.Module or None, but {value!r} was given.")
 

@@ -92,8 +92,9 @@ def truncated(
     logits = log_mass.log_softmax(-1).to(law.real)
     logits = logits.reshape(*q.batch_shape, *q.event_shape, categories)
     base = (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False)
+    base._validate_args = is_checked(q)  # only the logits need no check
     dims = len(q.event_shape)
-    return Independent(base, dims, validate_args=False) if dims else base
+    return Independent(base, dims) if dims else base
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.checks import with_known_arguments
-from ..core.estimator import Estimator
+from ..core.estimator import RENAMED, Estimator
 from . import (
     control_variates,
     coupled,
@@ -60,7 +60,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 
 RENAMED = {
     "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "validate": "Give `validate_args=False` to q.",
     "tau": "tau is called `temperature`.",
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..core.categories import IMPOSSIBLE
-from ..core.checks import check_module_device
+from ..core.checks import check_module_device, check_temperature
 from ..core.estimator import Estimate, Estimator, Learner
 from ..core.evaluator import NOT_DIFFERENTIABLE, Evaluator, derivatives
 from ..core.factors import Bits, RelaxableFactors
@@ -353,6 +353,7 @@ class REBAR(Learner[RelaxableFactors]):
     def __init__(self, samples: int = 1, *, eta: float = 1.0, temperature: Positive = 0.5) -> None:
         super().__init__()
         self.check_settings({"samples": samples, "eta": eta, "temperature": temperature})
+        check_temperature("REBAR", temperature)
         self.samples = samples
         self.eta = nn.Parameter(torch.tensor(float(eta)))
         self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
@@ -454,6 +455,7 @@ class RELAX(Learner[RelaxableFactors]):
     ) -> None:
         super().__init__()
         self.check_settings({"samples": samples, "network": network, "temperature": temperature})
+        check_temperature("RELAX", temperature)
         self.samples = samples
         self.network = network
         self.temperature = temperature

@@ -54,7 +54,7 @@ class Exact(Estimator[Factors]):
     """
 
     _: KW_ONLY
-    limit: int = 2**22
+    limit: Count = 2**22
     chunk_size: Count | None = None
 
     twice = True

@@ -310,7 +310,8 @@ class _Estimate:
                 estimate = estimate + self._summed(later, group)
             return estimate
 
-        f.is_noisy = len(chain) > 1  # type: ignore[attr-defined]  # it estimates later groups
+        # It estimates later groups, or draws the noise of continuous sites.
+        f.is_noisy = len(chain) > 1 or bool(self.programs.unshared)  # type: ignore[attr-defined]
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
         return group.estimator(f, q)
 

@@ -21,11 +21,11 @@ from torch.distributions import (
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
+from ..core.conversion import converted
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
 from ..core.view import view as view_of
 from ..distributions import Categoricals
-from ..core.conversion import converted
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 
@@ -132,13 +132,12 @@ def independent(tables: list[Tensor], layouts: list[Layout]) -> Distribution:
     sizes = [site.k for site in layouts for _ in range(site.variables)]
     logits = joined(tables)
     if form == Kind.BITS:
-        bits = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
-        return Independent(bits, 1, validate_args=False)
+        return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1)
     if form == Kind.ONE_HOT:
-        return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
+        return Independent(OneHotCategorical(logits=logits), 1)
     if len(set(sizes)) == 1:
-        return Independent(Categorical(logits=logits, validate_args=False), 1)
-    return Categoricals(logits, sizes, validate_args=False)
+        return Independent(Categorical(logits=logits), 1)
+    return Categoricals(logits, sizes)
 
 
 def joined(tables: list[Tensor]) -> Tensor:
@@ -181,7 +180,7 @@ class GuideSites(Ordered):
         )
         self.real = real
         self.device = device
-        super().__init__(batch_shape, torch.Size(ends[-1:]), validate_args=False)
+        super().__init__(batch_shape, torch.Size(ends[-1:]))
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self.tables(x)[block]

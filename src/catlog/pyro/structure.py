@@ -134,8 +134,7 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
                 "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
                 "catlog.distributions.register_distribution: write a bounded count as Categorical, "
-                "or use "
-                "pyro.infer.TraceGraph_ELBO."
+                "or use pyro.infer.TraceGraph_ELBO."
             )
     return names
 

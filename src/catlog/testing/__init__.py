@@ -1,6 +1,6 @@
 """The judge of estimators: it enumerates every outcome of a sampler exactly.
 
-``pytest --pyargs catlog.testing --estimator FILE.py:CLASS`` judges an estimator of your own.
+``pytest --pyargs catlog.testing --catlog-estimator FILE.py:CLASS`` judges an estimator of your own.
 """
 
 from .battery import z_limit, z_scores

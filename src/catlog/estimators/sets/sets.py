@@ -31,6 +31,8 @@ from .likely_and_rest import (
 
 __all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
 
+TOO_MANY = "The weights need 2^samples sums: use RLOO."
+
 
 class UnorderedSet(Estimator[Factors]):
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
@@ -63,7 +65,7 @@ class UnorderedSet(Estimator[Factors]):
     True
     """
 
-    samples: Annotated[int, Range(2, 10)] = 2
+    samples: Annotated[int, Range(2, 10, hint=TOO_MANY)] = 2
 
     least_samples = 2
     too_few = "One draw has no others to leave out: use Reinforce."
@@ -79,8 +81,7 @@ class UnorderedSet(Estimator[Factors]):
                 drawn, _ = sample_outside(q, index, u[row : row + 1])
                 index = torch.cat([index, drawn])
         else:
-            hint = "The weights need 2^samples sums: use RLOO."
-            check_count("UnorderedSet", "x.shape[0]", len(x), least=2, most=10, hint=hint)
+            check_count("UnorderedSet", "x.shape[0]", len(x), least=2, most=10, hint=TOO_MANY)
             index = q.index(x)
         tree = tree_of(q, index)
         is_new = tree.is_new
