@@ -161,7 +161,7 @@ def label(row: Row) -> str:
             shown.append(f"{key}={value}")
         elif value == "True":
             shown.append(key)
-        elif key in ("draws", "baseline"):
+        elif key in ("sampling", "baseline"):
             shown.append(value)
     return row["estimator"] + (f" ({', '.join(shown)})" if shown else "")
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = ("estimators", "diagnostics", "distributions", "functions", "language_models", "problems")
+PACKAGES = (
+    "estimators",
+    "diagnostics",
+    "distributions",
+    "functions",
+    "language_models",
+    "problems",
+)
 
 
 PAGES_WITH_CODE = (
@@ -26,9 +33,9 @@ def public_values() -> dict[str, object]:
         module = import_module(f"catlog.{package}".rstrip("."))
         for name in getattr(module, "__all__", None) or dir(module):
             value = getattr(module, name)
-            if name[0] != "_" and (isclass(value) or isfunction(value)):
-                if value.__module__.startswith("catlog."):
-                    values[f"{package}.{name}".lstrip(".")] = value
+            is_public = name[0] != "_" and (isclass(value) or isfunction(value))
+            if is_public and value.__module__.startswith("catlog."):
+                values[f"{package}.{name}".lstrip(".")] = value
     return values
 
 
@@ -40,9 +47,7 @@ def test_every_public_name_has_a_docstring(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
-def test_code_on_pages_runs(
-    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_code_on_pages_runs(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # pages may write files
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

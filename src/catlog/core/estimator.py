@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -44,6 +45,15 @@ TWICE = (
     "derivatives (create_graph=True, hessian) use Reinforce, RLOO or, where q has few points, "
     "Exact."
 )
+
+NOISE = "`{}` is part of `noise`: all that is drawn besides points, in that order."
+RENAMED = {
+    "draws": "`draws` is called `sampling`.",
+    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "tau": "tau is called `temperature`.",
+    "chosen": NOISE.format("chosen"),
+    "start": NOISE.format("start"),
+}
 
 
 class Estimate(NamedTuple):
@@ -149,6 +159,8 @@ class Estimator(Generic[Q]):
 
     def check_settings(self, settings: dict[str, object]) -> None:
         """Raise unless all settings are what their annotations say."""
+        if torch.compiler.is_compiling():  # which cannot trace annotations
+            return
         owner, kinds = type(self).__name__, _annotations(type(self))
         for name, value in settings.items():
             if name == "samples":
@@ -196,6 +208,8 @@ class Estimator(Generic[Q]):
             options: what a method takes besides; see its class.
         """
         owner = type(self).__name__
+        if options:
+            _check_options(owner, self.estimate, options)
         if outputs and not self.many_outputs:
             _refuse_outputs(owner, self.why_one_output)
         factors = view(q, outputs, self.accepts, owner, self.instead)
@@ -256,6 +270,16 @@ def _annotations(cls: type) -> dict[str, Any]:
         found = get_type_hints(source, include_extras=True)
         type.__setattr__(cls, "_kinds", found)
     return found
+
+
+def _check_options(owner: str, estimate: Callable[..., Estimate], options: dict[str, Any]) -> None:
+    """Raise if a method does not take an argument of its call."""
+    own = list(signature(estimate).parameters)[3:]
+    for name in options:
+        if name not in own:
+            names = ", ".join(["f", "q", "x", "noise", "outputs", "generator", *own])
+            message = f"{owner}: a call takes {names}, but `{name}` was given."
+            raise TypeError(f"{message} {RENAMED.get(name, '')}".rstrip())
 
 
 def _refuse_outputs(owner: str, reason: str) -> None:

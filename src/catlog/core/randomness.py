@@ -173,7 +173,9 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-            instead = "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            instead = (
+                "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            )
             raise ValueError(f"x: {self.owner} cannot use it{instead}.")
         if self.noise:
             raise ValueError(

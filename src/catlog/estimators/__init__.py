@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.checks import with_known_arguments
-from ..core.estimator import Estimator
+from ..core.estimator import RENAMED, Estimator
 from . import (
     control_variates,
     coupled,

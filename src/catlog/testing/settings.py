@@ -176,7 +176,9 @@ def load_estimator(location: str) -> type[Estimator[Any]]:
     """Return the class that FILE.py:CLASS names."""
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
-        raise ValueError(f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file.")
+        raise ValueError(
+            f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file."
+        )
     spec = spec_from_file_location(Path(file).stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -199,8 +201,8 @@ def judge_only(cls: type[Estimator[Any]], *, noisy_on_constants: bool = False) -
         ) from error
     if not isinstance(E, Estimator):
         raise ValueError(
-            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator. See its docstring for "
-            "the contract."
+            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator, whose docstring "
+            "is the contract."
         )
     ESTIMATORS.clear()
     ESTIMATORS[cls.__name__] = cls
