@@ -47,7 +47,7 @@ def test_no_host_copies(name: str, kind: str) -> None:
     if name == "Exact":
         d = min(d, 8 if k == 2 else 2)
     with torch.device("meta"):
-        E = ESTIMATORS[name](**settings_of(name), validate=False)
+        E = ESTIMATORS[name](**settings_of(name))
         if isinstance(E, nn.Module):
             E.to("meta")
         logits = torch.zeros(BATCH, d, k, requires_grad=True)
@@ -68,6 +68,6 @@ def test_no_host_copies(name: str, kind: str) -> None:
 def test_counts_without_host_copies(law: type[Distribution]) -> None:
     probs = torch.full((BATCH, 20), 0.5, device="meta", requires_grad=True)
     with NoHostCopies():
-        E = catlog.estimators.CountDifferences(DRAWS, validate=False)
+        E = catlog.estimators.CountDifferences(DRAWS)
         E(lambda x: x.square().sum(-1), Independent(law(probs), 1)).mean().backward()
     assert probs.grad is not None
