@@ -50,7 +50,8 @@ napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
 # Names of other packages in signatures, and of our own that are no part of the API: shown, not
 # linked.
-_internal = r"catlog\.(?!(data|experiments|functions|problems)\.\w+$)[\w.]+\.\w+"
+_public = "distributions|estimators|functions|language_models|problems"
+_internal = rf"catlog\.(?!({_public})\.\w+$)[\w.]+\.\w+"
 _others = r"(torch|jaxtyping|collections|typing|pathlib)\b.*|Tensor|Module"
 nitpick_ignore_regex = [("py:.*", _internal), ("py:.*", _others)]
 

@@ -1,9 +1,8 @@
 """Write the pages of the API reference, docs/api/*.md, from the public names: a public name is
 documented by existing.
 
-Public are the names in `catlog.__all__` and those of the packages in `PACKAGES`: their `__all__`
-or, without one, the functions and classes that they define. The building blocks of estimators are
-documented, too.
+Public are the classes and functions of `catlog` and of the packages in `PACKAGES`. The building
+blocks of estimators are documented, too.
 """
 
 import os
@@ -11,7 +10,7 @@ import re
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import getdoc, isclass, isfunction, ismodule
+from inspect import getdoc, isclass, isfunction
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -20,27 +19,30 @@ from measured import estimators
 
 import catlog
 import catlog_experiments
-from catlog_experiments.cli.main import main
+from catlog_experiments.cli import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
-PACKAGES = ["functions", "problems"]
+PACKAGES = ["functions", "language_models", "problems"]
 PACKAGES += ["pyro"] * (find_spec("pyro") is not None)  # an extra, which `make docs` installs
-BLOCKS = ["distributions.factors", "distributions.conditionals", "sampling.draw"]
-BLOCKS += ["sampling.interventions", "evaluation.evaluate", "evaluation.neighbours"]
-BLOCKS += ["estimators.logit_gradients", "estimators.relaxations.relaxation", "checks"]
-TRAINING = ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"]
-TRAINING += ["CountDifferences", "log_expectation", "sample", "gumbel_softmax"]
+CONTRACT = ["Estimator", "Learner", "Estimate", "Evaluator", "Factors", "Randomness"]
+CONTRACT += ["estimators.ESTIMATORS"]
+BLOCKS = ["core.factors", "core.dependent", "core.view", "core.abilities", "core.neighbours"]
+BLOCKS += ["core.learning", "core.settings", "core.categories", "core.gumbel", "core.checks"]
+TRAINING = ["compiled_step", "compiled.CompiledStep", "Session", "Pathwise", "log_expectation"]
+TRAINING += ["sample", "gumbel_softmax", "estimators.CountDifferences"]
+TRAINING += ["estimators.MovingAverageBaseline"]
 
 
 def public(module: ModuleType) -> list[str]:
-    """Return the public names of a module."""
+    """Return the public names of a module: its own classes and functions, or its ``__all__``."""
     if hasattr(module, "__all__"):
         return sorted(module.__all__, key=str.lower)
     separate = {f"catlog.{name}" for name in PACKAGES} - {module.__name__}
+    values = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
     return [
         name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and (isclass(value) or isfunction(value))
+        for name, value in values.items()
+        if isclass(value) or isfunction(value)
         if f"{value.__module__}.".startswith(f"{module.__name__}.")
         if value.__module__ not in separate
     ]
@@ -48,28 +50,33 @@ def public(module: ModuleType) -> list[str]:
 
 def of_package(package: str) -> list[str]:
     """Return the names of a package, each by its shortest path below `catlog`."""
-    names = public(import_module(f"catlog.{package}"))
-    return [name if name in catlog.__all__ else f"{package}.{name}" for name in names]
+    names, top = public(import_module(f"catlog.{package}")), public(catlog)
+    return [name if name in top else f"{package}.{name}" for name in names]
 
 
 def groups() -> dict[str, list[str]]:
     """Return the names of every page, by its heading."""
-    attach = "attach" if "attach" in catlog.__all__ else "estimator.attach"
+    families = {
+        f"Estimators: {title}": [estimators.path(name).removeprefix("catlog.") for name in names]
+        for title, names in estimators.families().items()
+    }
     pages = {
-        "The contract": ["Estimator", attach, "ESTIMATORS"],
-        **{f"Estimators: {name}": names for name, names in estimators.families().items()},
+        "The contract": CONTRACT,
+        **families,
         "Distributions": of_package("distributions"),
         "Choosing an estimator": of_package("diagnostics"),
         "Training": TRAINING,
     }
     shown = {name for names in pages.values() for name in names}
-    modules = {name for name in catlog.__all__ if ismodule(getattr(catlog, name))}
-    pages["Further names"] = [name for name in public(catlog) if name not in shown | modules]
+    pages["Further names"] = [name for name in public(catlog) if name not in shown]
     for package in PACKAGES:
         names = public(import_module(f"catlog.{package}"))
         pages[f"catlog.{package}"] = [f"{package}.{name}" for name in names]
     pages["Building blocks"] = [
-        f"{block}.{name}" for block in BLOCKS for name in public(import_module(f"catlog.{block}"))
+        f"{block}.{name}"
+        for block in BLOCKS
+        for name in public(import_module(f"catlog.{block}"))
+        if name not in CONTRACT
     ]
     return {heading: names for heading, names in pages.items() if names}
 

@@ -25,7 +25,7 @@ def best(problem: str, name: str, settings: str | None = None) -> Row:
 
 def test_20_bits() -> None:
     ranking = [row["estimator"] for row in measured(BITS)]
-    latin = best(BITS, "IndeCateR", "samples=2, draws=latin")
+    latin = best(BITS, "IndeCateR", "samples=2, sampling=latin")
     critic, rloo = best(BITS, "CritiCateR"), best(BITS, "RLOO")
     assert ranking[:3] == ["SlopeCateR", "MemoryCateR", "DoubleCV"]
     assert ranking[-1] == "Reinforce"
@@ -34,7 +34,9 @@ def test_20_bits() -> None:
     assert critic["ms"] > 10 * latin["ms"]
     assert latin["variance"] < best(BITS, "IndeCateR", "samples=2")["variance"]
     black_boxes = [
-        name for name in dict.fromkeys(ranking) if not catlog.estimators.ESTIMATORS[name]().differentiates_f
+        name
+        for name in dict.fromkeys(ranking)
+        if not catlog.estimators.ESTIMATORS[name]().differentiates_f
     ]
     assert black_boxes[0] == "MemoryCateR"
     assert set(black_boxes[1:3]) == {"IndeCateR", "CritiCateR"}

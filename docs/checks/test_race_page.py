@@ -89,7 +89,7 @@ def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
         return median(row[column] for row in rows if (row["race"], row["method"]) == (kind, method))
 
     for kind, name in product(("bits", "one-hot"), ("ReinMax(2", "ReinMax(4")):
-        latin = typical(kind, f"{name}, draws=latin)", "steps")
+        latin = typical(kind, f"{name}, sampling=latin)", "steps")
         assert 0.85 < latin / typical(kind, f"{name})", "steps") < 1
     pairs = typical("one-hot", "SlopeCateR(1)", "seconds")
     assert pairs < 0.5 * typical("one-hot", "SlopeCateR(1, pairs=False)", "seconds")
@@ -105,7 +105,7 @@ def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
     picks = [row for row in picks if row["race"] in ("bits", "one-hot")]
     assert {row["pick"] for row in picks if not row["biased"]} == {"SlopeCateR(1)"}
     biased = {row["pick"] for row in picks if row["biased"]}
-    assert biased == {"ReinMax(1, draws=latin)", "DARN(1, draws=latin)"}
+    assert biased == {"ReinMax(1, sampling=latin)", "DARN(1, sampling=latin)"}
 
 
 def test_figures_are_drawn_from_any_rows(results: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from catlog.estimators import ESTIMATORS
+import catlog
+from catlog.estimators import ESTIMATORS, FAMILIES
 from catlog.testing.settings import VARIANTS
 
 from . import Row, grouped, read, table
@@ -24,13 +25,9 @@ KINDS = {
 
 
 def families() -> dict[str, list[str]]:
-    """Return the estimators by the package that holds them."""
-    names: dict[str, list[str]] = {}
-    for name, cls in ESTIMATORS.items():
-        package = cls.__module__.split(".")[2]
-        title = package.replace("_", " ").replace("catlog", "CatLog")
-        names.setdefault(title, []).append(name)
-    first, last = "CatLog trick", "exact"
+    """Return the names of the estimators by family, the trick first."""
+    names = {title: [cls.__name__ for cls in family] for title, family in FAMILIES.items()}
+    first, last = "the CatLog trick", "enumeration"
     return {title: names[title] for title in sorted(names, key=lambda t: (t == last, t != first))}
 
 
@@ -86,8 +83,13 @@ def cost(name: str) -> str:
     return re.sub(r"(\w)\^(\w)", r"\1<sup>\2</sup>", text).replace("``", "`")
 
 
+def path(name: str) -> str:
+    """Return the shortest path of an estimator."""
+    return f"catlog.{name}" if name in vars(catlog) else f"catlog.estimators.{name}"
+
+
 def link(name: str) -> str:
-    return f"{{py:obj}}`{name} <catlog.{name}>`"
+    return f"{{py:obj}}`{name} <{path(name)}>`"
 
 
 def registry(rows: list[Row]) -> str:
@@ -159,7 +161,7 @@ def label(row: Row) -> str:
             shown.append(f"{key}={value}")
         elif value == "True":
             shown.append(key)
-        elif key in ("draws", "baseline"):
+        elif key in ("sampling", "baseline"):
             shown.append(value)
     return row["estimator"] + (f" ({', '.join(shown)})" if shown else "")
 
@@ -201,7 +203,7 @@ def picture(rows: list[Row], path: Path) -> None:
     handles = [
         plt.Line2D([], [], marker="o", linestyle="", color=colours[names[0]], label=family)
         for family, names in families().items()
-        if family != "exact"
+        if family != "enumeration"
     ]
     handles.append(
         plt.Line2D([], [], marker="o", linestyle="", markerfacecolor="white",

@@ -135,7 +135,8 @@ class Pathwise:
         def given_z(points: Tensor) -> Tensor:
             return f(points, z.expand(points.shape[:1] + z.shape))
 
-        options = {"outputs": outputs} if outputs else {}  # not every estimator takes them
+        # Not every estimator takes outputs.
+        options: dict[str, Any] = {"outputs": outputs} if outputs else {}
         return self.estimator(given_z, law, x=x, generator=generator, **options).mean(0)
 
 

@@ -7,7 +7,7 @@ from warnings import warn
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution
+from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
 from .core.categories import Kind, widened
@@ -45,6 +45,7 @@ def sample(
     x: Tensor | None = None,
     noise: Tensor | None = None,
     generator: torch.Generator | None = None,
+    validate_args: bool = True,
 ) -> Float[Tensor, "*shape"]:
     r"""Draw one-hot vectors (or bits) that can be differentiated in the logits.
 
@@ -63,10 +64,8 @@ def sample(
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
     same ``torch.manual_seed`` it has the same draw and the same gradient (with 16-bit logits up to
     rounding). Without ``hard`` it returns relaxed draws, as there. Logits that are NaN, or masked
-    in every category, raise an error unless validation is off
-    (``torch.distributions.Distribution.set_default_validate_args(False)``). On a GPU,
-    Gumbel-Softmax lets them through as ``F.gumbel_softmax`` does, because a look at them would wait
-    for the device.
+    in every category, raise an error unless ``validate_args=False``. On a GPU, Gumbel-Softmax lets
+    them through as ``F.gumbel_softmax`` does, because a look at them would wait for the device.
 
     Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
     that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the
@@ -87,6 +86,7 @@ def sample(
             ``OneHotCategorical(logits=logits)`` (``Bernoulli`` with ``bits``), with the categories
             last.
         generator: the source of randomness; by default torch's global generator.
+        validate_args: False skips the look at the numbers of the logits (which waits for a GPU).
 
     >>> logits = torch.zeros(5, 3, requires_grad=True)
     >>> y = sample(logits, GumbelSoftmax(temperature=0.5, hard=True))
@@ -98,11 +98,13 @@ def sample(
     torch.Size([5, 3])
     """
     _check(logits, estimator, dim, bits)
+    check_flag("sample", "validate_args", validate_args)
     if isinstance(estimator, GumbelSoftmax) and x is None and noise is None:
-        return _gumbel_softmax(logits, estimator, dim, bits, generator)
+        return _gumbel_softmax(logits, estimator, dim, bits, generator, validate_args)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
-    factors, owner = _factors(last, bits), type(estimator).__name__
-    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner=owner)
+    factors = _factors(last, bits, validate_args)
+    owner = type(estimator).__name__
+    draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner)
     points = estimator.points(factors, draw)[0]
     draw.check_used()
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
@@ -159,12 +161,11 @@ def gumbel_softmax(
     return _torchs(logits, tau, hard, dim=dim)  # type: ignore[arg-type]  # tau
 
 
-def _factors(logits: Tensor, bits: bool) -> RelaxableFactors:
+def _factors(logits: Tensor, bits: bool, validate: bool) -> RelaxableFactors:
     """Return Bernoulli variables or one-hot vectors with these logits."""
-    validate = bool(Distribution._validate_args)
     if bits:
-        q = Bernoulli(logits=logits, validate_args=False)
-        return Bits(q, logits.shape, torch.Size(), validate=validate)
+        bernoulli = Bernoulli(logits=logits, validate_args=False)
+        return Bits(bernoulli, logits.shape, torch.Size(), validate=validate)
     # torch's OneHotCategorical would check the logits, whatever `validate_args` says.
     q = Categorical(logits=logits, validate_args=False)
     return OneHots(q, logits.shape[:-1], logits.shape[-1:], validate=validate)
@@ -176,6 +177,7 @@ def _gumbel_softmax(
     dim: int,
     bits: bool,
     generator: torch.Generator | None,
+    validate: bool,
 ) -> Tensor:
     """Return Gumbel-Softmax's draws, which need neither probabilities nor normalised logits."""
     check_generator(generator, logits.device)
@@ -190,7 +192,7 @@ def _gumbel_softmax(
     # Numbers from 0 to 1 have a finite sum, which takes much less time than a look at each.
     if (
         logits.device.type == "cpu"
-        and can_inspect(bool(Distribution._validate_args), draws)
+        and can_inspect(validate, draws)
         and isnan(draws.detach().sum().item())
     ):
         bad = tuple(draws.isnan().nonzero()[0].tolist())

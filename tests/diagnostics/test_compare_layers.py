@@ -111,7 +111,7 @@ def test_of_one_layer_is_compare() -> None:
 
 def test_rows_and_what_is_left_out() -> None:
     seconds = iter(range(1000))
-    temperatures = {f"tau {tau}": GumbelSoftmax(1, tau, hard=True) for tau in (0.3, 1.0)}
+    temperatures = {f"tau {tau}": GumbelSoftmax(temperature=tau, hard=True) for tau in (0.3, 1.0)}
     result = compare_layers(
         loss,
         {**temperatures, "ReinMax": ReinMax(), "RLOO": catlog.RLOO(2), "two": ReinMax(2)},

@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.distributions import Ordered, mixture
+from catlog.core.dependent import DependentFactors
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture
 from catlog.distributions.bit_counts import flow
-from catlog.distributions.conditionals import Conditionals, view
 from catlog.distributions.copies import Copies
-from catlog.distributions.inverse_cdf import ancestral
-from catlog.sampling.draw import draw
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
 from support.samplers import cells, combine
@@ -38,9 +38,9 @@ DRAWS = 100_000
 each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 
 
-def law_of(case: StructuredCase, theta: Tensor) -> Conditionals:
+def law_of(case: StructuredCase, theta: Tensor) -> DependentFactors:
     law = view(case.distribution(theta))
-    assert isinstance(law, Conditionals)
+    assert isinstance(law, DependentFactors)
     return law
 
 
@@ -87,18 +87,18 @@ def test_log_prob(case: StructuredCase) -> None:
     assert torch.equal(law.point(index), case.points)
     log_probs = law.log_prob(index)
     close(log_probs, wanted)
-    close(Ordered.log_prob_of_rows(law.q, index), wanted)
-    close(chosen(law.q, law.q.raw_logits(index), index), wanted)
-    if not law.q.incremental:
-        blocks = range(len(law.q.blocks))
-        close(chosen(law.q, [law.q.conditional(index, block) for block in blocks], index), wanted)
-    everywhere = law.log_prob(grid(law.q))
+    close(Ordered.log_prob_of_rows(law.ordered, index), wanted)
+    close(chosen(law.ordered, law.ordered.raw_logits(index), index), wanted)
+    if not law.ordered.incremental:
+        blocks = range(len(law.ordered.blocks))
+        close(chosen(law.ordered, [law.ordered.conditional(index, block) for block in blocks], index), wanted)
+    everywhere = law.log_prob(grid(law.ordered))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)
-    close(Ordered.log_prob_of_rows(law.q, grid(law.q)).exp(), everywhere.exp())
-    listed = law.q.enumerate_support()
-    assert len(listed) == law.q.points
-    for log_prob in (wanted, everywhere, law.q.log_prob(listed)):
+    close(Ordered.log_prob_of_rows(law.ordered, grid(law.ordered)).exp(), everywhere.exp())
+    listed = law.ordered.enumerate_support()
+    assert len(listed) == law.ordered.points
+    for log_prob in (wanted, everywhere, law.ordered.log_prob(listed)):
         close(log_prob.exp().sum(), torch.ones(()).double())
     close(gradients(log_probs, theta), gradients(wanted, theta))
     # Impossible points beside possible ones do no harm.
@@ -113,21 +113,21 @@ def test_entropy_and_marginals(case: StructuredCase) -> None:
     marginals = (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0)
     weights = normals(*marginals.shape, seed=8)
     entropy = -(probs * case.log_probs(theta)).sum()
-    for got, wanted in ((law.q.entropy(), entropy), (law.q.marginals(), marginals)):
+    for got, wanted in ((law.ordered.entropy(), entropy), (law.ordered.marginals(), marginals)):
         close(got, wanted)
         scale = weights if got.dim() else 3.0
         close(gradient((scale * got).sum(), theta), gradient((scale * wanted).sum(), theta))
-    close(Ordered.marginals(law.q), marginals)
-    close(Ordered.entropy(law.q), entropy)
+    close(Ordered.marginals(law.ordered), marginals)
+    close(Ordered.entropy(law.ordered), entropy)
 
 
 @each_case
 def test_samples_by_chi_square(case: StructuredCase) -> None:
     """An estimator's draws, and ``sample`` of the distribution that the user has."""
     q, probs = case.distribution(case.theta), case.probabilities(case.theta)
-    x = draw(view(q), DRAWS, generator=torch.Generator().manual_seed(0))
+    x = Randomness(view(q), generator=torch.Generator().manual_seed(0)).points(DRAWS)
     assert p_value(tally(x, case.points), probs) > FALSE_ALARMS
-    ordered = law_of(case, case.theta).q
+    ordered = law_of(case, case.theta).ordered
     torch.manual_seed(0)
     u = torch.rand(DRAWS // 10, len(ordered.cardinalities), dtype=torch.float64)
     assert torch.equal(ordered.from_uniforms(u), Ordered.from_uniforms(ordered, u))
@@ -146,9 +146,9 @@ def test_draws_have_the_right_probabilities(name: str) -> None:
     """Inverse CDF over all cells gives every point its probability, exactly."""
     case = STRUCTURED_CASES[name]
     law = law_of(case, case.theta)
-    u, weight = combine(cells(law.q))
-    assert torch.equal(law.q.from_uniforms(u), Ordered.from_uniforms(law.q, u))
-    x = law.point(ancestral(law.q, u.unsqueeze(1)).squeeze(1))
+    u, weight = combine(cells(law.ordered))
+    assert torch.equal(law.ordered.from_uniforms(u), Ordered.from_uniforms(law.ordered, u))
+    x = law.point(law.ordered.from_uniforms(u))
     is_equal = (x.unsqueeze(1) == case.points).reshape(len(x), len(case.points), -1).all(-1)
     close((weight.unsqueeze(-1) * is_equal).sum(0), case.probabilities(case.theta))
 
@@ -179,8 +179,8 @@ def test_extreme_logits_of_mixtures(name: str) -> None:
     is_normal = wanted > log(1e-290)
     close(log_probs[is_normal], wanted[is_normal])
     close(log_probs.exp().sum(), torch.ones_like(probs.sum()))
-    close(law.q.entropy(), -torch.special.xlogy(probs, probs).sum())
-    close(law.q.marginals(), (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0))
+    close(law.ordered.entropy(), -torch.special.xlogy(probs, probs).sum())
+    close(law.ordered.marginals(), (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0))
     if "bits by probabilities" in name:  # those near 1 - exp(-80) are 1, even in float64
         assert gradient(log_probs[is_normal].sum(), theta).isfinite().all()
         return
@@ -188,7 +188,7 @@ def test_extreme_logits_of_mixtures(name: str) -> None:
     slopes = gradients(log_probs, theta)
     assert slopes.isfinite().all()
     close(slopes[is_normal], gradients(wanted, theta)[is_normal])
-    for value in (law.q.entropy(), law.q.marginals()[..., 0].sum()):
+    for value in (law.ordered.entropy(), law.ordered.marginals()[..., 0].sum()):
         assert gradient(value, theta).isfinite().all()
 
 
@@ -216,7 +216,7 @@ def test_extreme_logits_in_float32(name: str) -> None:
         theta = case.theta.to(dtype).requires_grad_()
         law = law_of(case, theta)
         log_probs = law.log_prob(law.index(case.points.to(law.dtype)))
-        entropy, marginals = law.q.entropy(), law.q.marginals()
+        entropy, marginals = law.ordered.entropy(), law.ordered.marginals()
         assert log_probs.dtype == dtype
         slopes = [gradient(value, theta) for value in (entropy, marginals[..., 0].sum())]
         slopes += [gradients(log_probs, theta)]
@@ -236,22 +236,22 @@ def test_batches_and_expand(case: StructuredCase) -> None:
     index = alone[0].index(case.points)
     batch = index.unsqueeze(1).expand(-1, 3, -1)
     close(whole.log_prob(batch), torch.stack([law.log_prob(index) for law in alone], -1))
-    close(whole.q.entropy(), torch.stack([law.q.entropy() for law in alone]))
-    close(whole.q.marginals(), torch.stack([law.q.marginals() for law in alone]))
+    close(whole.ordered.entropy(), torch.stack([law.ordered.entropy() for law in alone]))
+    close(whole.ordered.marginals(), torch.stack([law.ordered.marginals() for law in alone]))
     wide = view(case.distribution(case.theta).expand([2, 3]))
     assert wide.batch_shape == (2, 3)
     many = index[:, None, None].expand(-1, 2, 3, -1)
     close(wide.log_prob(many), alone[0].log_prob(index)[:, None, None].expand(-1, 2, 3))
-    close(wide.q.entropy(), alone[0].q.entropy().expand(2, 3))
-    marginals = alone[0].q.marginals()
-    close(wide.q.marginals(), marginals.expand(2, 3, *marginals.shape))
-    x = draw(wide, 5, generator=torch.Generator().manual_seed(0))
+    close(wide.ordered.entropy(), alone[0].ordered.entropy().expand(2, 3))
+    marginals = alone[0].ordered.marginals()
+    close(wide.ordered.marginals(), marginals.expand(2, 3, *marginals.shape))
+    x = Randomness(wide, generator=torch.Generator().manual_seed(0)).points(5)
     assert x.shape == (5, 2, 3, *case.points.shape[1:])
-    assert wide.q.sample((7, 2)).shape == (7, 2, 2, 3, len(wide.q.cardinalities))
+    assert wide.ordered.sample((7, 2)).shape == (7, 2, 2, 3, len(wide.ordered.cardinalities))
     assert wide.log_prob(wide.index(x)).isfinite().all()
-    u = torch.rand(4, 2, 3, len(wide.q.cardinalities), dtype=torch.float64)
-    assert torch.equal(wide.q.from_uniforms(u), Ordered.from_uniforms(wide.q, u))
-    value = catlog.SCateR(2)(lambda x: x.double().reshape(len(x), 2, 3, -1).sum(-1), wide.q)
+    u = torch.rand(4, 2, 3, len(wide.ordered.cardinalities), dtype=torch.float64)
+    assert torch.equal(wide.ordered.from_uniforms(u), Ordered.from_uniforms(wide.ordered, u))
+    value = catlog.SCateR(2)(lambda x: x.double().reshape(len(x), 2, 3, -1).sum(-1), wide.ordered)
     assert value.shape == (2, 3)
 
 
@@ -272,13 +272,13 @@ def test_a_component_that_underflows_is_not_impossible(monkeypatch: pytest.Monke
 
 def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities that stop at the logarithm of the smallest float32."""
-    real = catlog.distributions.Autoregressive.log_conditionals
+    real = Autoregressive.log_conditionals
 
-    def clamped(self: catlog.distributions.Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
+    def clamped(self: Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = real(self, x, validate)
         return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
 
-    monkeypatch.setattr(catlog.distributions.Autoregressive, "log_conditionals", clamped)
+    monkeypatch.setattr(Autoregressive, "log_conditionals", clamped)
     with pytest.raises(AssertionError):
         test_log_prob(extreme(ALL_CASES["long sequence that ends, all_logits"]))
 
@@ -307,7 +307,7 @@ def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         test_entropy_and_marginals(ALL_CASES["subset, 2 of 5"])
 
 
-class WithReplacement(catlog.distributions.PlackettLuce):
+class WithReplacement(PlackettLuce):
     """A ranking that repeats items."""
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -317,12 +317,12 @@ class WithReplacement(catlog.distributions.PlackettLuce):
 def without_evidence(theta: Tensor) -> Ordered:
     """Return the chain's own transitions, as if later evidence did not matter."""
     unary, tables = theta[:9].view(3, 3), theta[9:].view(3, 3)
-    return catlog.distributions.MarkovChain(unary[0], tables + unary[1:, None, :])
+    return MarkovChain(unary[0], tables + unary[1:, None, :])
 
 
 BUGS = {
-    "masked subset, 2 of 5": lambda theta: catlog.distributions.Subset(theta, 2),
-    "masked ranking, 2 of 5": lambda theta: catlog.distributions.PlackettLuce(theta, 2),
+    "masked subset, 2 of 5": lambda theta: Subset(theta, 2),
+    "masked ranking, 2 of 5": lambda theta: PlackettLuce(theta, 2),
     "ranking, 2 of 5": lambda theta: WithReplacement(theta, 2),
     "crf of three states": without_evidence,
 }

@@ -16,10 +16,10 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import CountDifferences
 from catlog import Exact, IndeCateR
 from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
+from catlog.estimators import CountDifferences
 from catlog.testing import z_limit
 from catlog.testing.cases import seeded
 from support.gradients import assert_same, with_gradients
@@ -237,7 +237,7 @@ def test_endless_counts_are_refused():
         with pytest.raises(ValueError, match="must have finite counts, but a probability is"):
             CountDifferences()(lambda z: z, q)
     with pytest.raises(ValueError, match="NaN or infinite"):
-        CountDifferences()(lambda z: z, Poisson(torch.tensor(torch.inf), validate_args=False))
+        CountDifferences()(lambda z: z, Poisson(torch.tensor(torch.inf)))
 
 
 def test_shapes_outputs_chunks_and_generators():
@@ -268,7 +268,7 @@ def test_compiled():
 
     def estimate(rate):
         q = Independent(Poisson(rate, validate_args=False), 1)
-        return CountDifferences(2, validate=False)(lambda z: z.prod(-1), q, x=x)
+        return CountDifferences(2)(lambda z: z.prod(-1), q, x=x)
 
     compiled = torch.compile(estimate, fullgraph=True, backend="eager")
     assert_same(compiled(rate), estimate(rate), rate)
@@ -389,7 +389,6 @@ def test_rare_counts_have_a_gradient(rate):
 
 def test_bad_input_is_named():
     q, half = Independent(Poisson(torch.ones(2)), 1), torch.tensor(0.5)
-    nan = Independent(Poisson(torch.full((2,), torch.nan), validate_args=False), 1)
     size = torch.tensor(2.0, requires_grad=True)
 
     def f(z):
@@ -403,7 +402,6 @@ def test_bad_input_is_named():
         (f, q, {"x": torch.tensor([[0.5, 1.0]])}, impossible),
         (lambda z: z, single, {"x": torch.tensor([3.0])}, impossible),
         (lambda z: z, q, {}, "f must return one value per point"),
-        (f, nan, {}, "parameters that are NaN"),
     ):
         with pytest.raises(ValueError, match=message):
             CountDifferences()(function, law, **options)
@@ -411,7 +409,7 @@ def test_bad_input_is_named():
         CountDifferences()(f, Independent(Bernoulli(torch.ones(2)), 1))
     with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
         truncated(Categorical(logits=torch.zeros(3)))
-    with pytest.raises(TypeError, match=r"catlog\.CountDifferences"):
+    with pytest.raises(TypeError, match=r"catlog\.estimators\.CountDifferences"):
         IndeCateR(1)(f, q)
     for law, options, message in (
         (Poisson(torch.tensor(1e6)), {}, "needs more than 65536 categories"),

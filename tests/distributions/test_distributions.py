@@ -3,6 +3,7 @@
 from copy import deepcopy
 from functools import partial
 from itertools import product
+from math import isfinite
 from pickle import dumps, loads
 
 import pytest
@@ -13,13 +14,12 @@ from torch.nn.functional import one_hot, pad
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import ESTIMATORS
-from catlog.distributions import Categoricals
 from catlog import Exact, GumbelSoftmax, IndeCateR
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.distributions.factors import factors
-from catlog.evaluation.evaluate import chunks
-from catlog.sampling.draw import DRAWS, categories, draw, uniforms
+from catlog.core.evaluator import Evaluator
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import Categoricals, MarkovChain, PlackettLuce, Subset
+from catlog.estimators import ESTIMATORS, VIMCO, MovingAverageBaseline
 from catlog.testing.cases import normals, seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
@@ -27,6 +27,7 @@ from support.gradients import with_gradients
 from support.laws import bits, integers, one_hots
 
 double = partial(torch.tensor, dtype=torch.float64)
+SAMPLING = ("independent", "antithetic", "latin")
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
@@ -39,6 +40,15 @@ ALL = [
 ]
 
 
+def draws(law, n, sampling="independent", groups=1, seed=0):
+    return Randomness(law, generator=seeded(seed)).points(n, sampling, groups)
+
+
+def uniforms(n, sampling):
+    law = view(bits(normals(4, 3)))
+    return Randomness(law, generator=seeded()).uniforms(n, 4, 3, sampling=sampling)
+
+
 def base_law(kind, by, shape, dtype=torch.float64):
     logits = normals(*shape, *([] if kind == "bits" else [3]))
     probs = logits.sigmoid() if kind == "bits" else logits.softmax(-1)
@@ -49,7 +59,7 @@ def as_one_hot(x, kind):
     """Return points of bits or of variables with three categories as one-hot vectors."""
     if kind == "bits":
         return torch.stack([1 - x, x], -1)
-    return one_hot(x, 3).double() if kind == "index" else x
+    return x if kind == "one-hot" else one_hot(x, 3).double()
 
 
 def check_view(q, law, wide):
@@ -64,7 +74,7 @@ def check_view(q, law, wide):
     for points in (law.point(index), law.shaped(flat)):
         assert points.dtype == x.dtype
         assert torch.equal(points, x)
-    drawn = draw(law, 5, generator=seeded())
+    drawn = draws(law, 5)
     assert (drawn.shape, drawn.dtype) == (x.shape, x.dtype)
     log_prob = wide.log_prob(x.to(wide.probs)).reshape(5, *q.batch_shape, law.d).sum(-1)
     assert_close(law.log_prob(index), log_prob, rtol=1e-6, atol=1e-5)
@@ -81,16 +91,15 @@ def test_view_of_a_distribution(kind, by, batch, dims, dtype, monkeypatch):
     base = base_law(kind, by, batch + (3, 2)[:dims], dtype)
     at_least_float32 = torch.promote_types(dtype, torch.float32)
     q = Independent(base, dims)
-    law = factors(q)
+    law = view(q)
     assert (law.kind, law.d, law.k) == (kind, [1, 3, 6][dims], 2 if kind == "bits" else 3)
     assert (law.batch_shape, law.event_shape) == (q.batch_shape, q.event_shape)
-    assert law.batch_size == q.batch_shape.numel()
     assert law.cardinalities == (law.k,) * law.d
     assert law.probs.dtype == at_least_float32
     wide = TYPES[kind](**{by: getattr(base, by).to(at_least_float32)})
     check_view(q, law, wide)
     if dims == 0:
-        assert torch.equal(factors(base).probs, law.probs)
+        assert torch.equal(view(base).probs, law.probs)
 
 
 @pytest.mark.parametrize("by", ["logits", "probs"])
@@ -102,7 +111,7 @@ def test_nested_and_expanded_distributions(kind, by):
         Independent(base, 2).expand((5, 4)),
         Independent(base.expand((5, 4, 3, 2)), 2),
     ):
-        law = factors(q)
+        law = view(q)
         assert (law.batch_shape, law.event_shape, law.d) == (q.batch_shape, q.event_shape, 6)
         check_view(q, law, base.expand((*q.batch_shape, 3, 2)))
 
@@ -114,7 +123,7 @@ def test_view_follows_the_given_parameter(kind, by):
     parameter = getattr(base_law(kind, by, (3,)), by).clone().requires_grad_()
     base = TYPES[kind](**{by: parameter})
     for _ in range(2):
-        law = factors(Independent(base, 1))
+        law = view(Independent(base, 1))
         assert (law.given_logits is not None) == (by == "logits")
         assert with_gradients(law.log_probs[..., 0], parameter)[1].any()
         assert base.probs is not None
@@ -124,8 +133,8 @@ def test_view_follows_the_given_parameter(kind, by):
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 def test_assign_sets_one_variable(kind, batch):
-    law = factors(Independent(base_law(kind, "logits", (*batch, 5)), 1))
-    x = draw(law, 7, generator=seeded())
+    law = view(Independent(base_law(kind, "logits", (*batch, 5)), 1))
+    x = draws(law, 7)
     variable = torch.randint(law.d, (7, *batch), generator=seeded(1))
     category = torch.randint(law.k, (7, *batch), generator=seeded(2))
     moved = law.shaped(law.assign(law.flat(x).clone(), variable, category))
@@ -136,7 +145,7 @@ def test_assign_sets_one_variable(kind, batch):
 
 def test_gradients_reach_given_probs():
     probs = double([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]]).requires_grad_()
-    law = factors(Independent(Categorical(probs=probs), 1))
+    law = view(Independent(Categorical(probs=probs), 1))
     law.log_prob(torch.tensor([[1, 2]])).sum().backward()
     assert_close(probs.grad, double([[-1, 0.25, 0], [-1, -1, 3]]))  # 0 for what is impossible
 
@@ -161,7 +170,7 @@ def test_categoricals_equal_separate_distributions(batch):
         assert (wide.batch_shape, wide.event_shape) == ((5, *q.batch_shape), (4,))
         assert wide.cardinalities == q.cardinalities
         many = x.unsqueeze(1).expand(500, 5, *q.batch_shape, 4)
-        for log_prob in (wide.log_prob(many), factors(wide).log_prob(many)):
+        for log_prob in (wide.log_prob(many), view(wide).log_prob(many)):
             assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
 
 
@@ -173,7 +182,7 @@ def test_categoricals_of_narrow_types_are_those_of_float32(dtype):
     x = wide.sample((20,))
     for q in (Categoricals(logits), Categoricals(padded, (3, 2))):
         assert_close(q.log_prob(x), wide.log_prob(x))
-        assert_close(factors(q).probs, factors(wide).probs)
+        assert_close(view(q).probs, view(wide).probs)
 
 
 def test_categoricals_sample_their_support():
@@ -199,7 +208,7 @@ def test_entropy_of_masked_categoricals_is_differentiable():
 def test_categoricals_inside_independent():
     logits = normals(5, 2, 2, 3).requires_grad_()
     q = Independent(Categoricals(logits, (3, 2)), 1)
-    law = factors(q)
+    law = view(q)
     assert (law.batch_shape, law.event_shape, law.d) == ((5,), (2, 2), 4)
     assert law.cardinalities == (3, 2, 3, 2)
     additive, slopes = lambda x: x.double().sum((-1, -2)), []
@@ -241,7 +250,7 @@ def masked_bits(logits):
 def test_masked_categories_are_never_shown(E, kind):
     logits = torch.linspace(-1, 1, 18, dtype=torch.float64).view(2, 3, 3).requires_grad_()
     q = MASKED[kind](logits)
-    law = factors(q)
+    law = view(q)
     assert bool((~law.possible).any())
 
     def f(x):
@@ -260,15 +269,15 @@ def test_masked_categories_are_never_drawn_at_the_ends(dtype):
     for mask in product([False, True], repeat=4):
         if not all(mask):
             logits = torch.linspace(-1, 1, 4, dtype=dtype)
-            law = factors(Categorical(logits=logits.masked_fill(torch.tensor(mask), -torch.inf)))
+            law = view(Categorical(logits=logits.masked_fill(torch.tensor(mask), -torch.inf)))
             cdf = law.probs[0].cumsum(-1)
             beside = cdf.nextafter(cdf * 0), cdf.nextafter(cdf * 2)
             u = torch.cat([torch.tensor([0.0, 1.0], dtype=dtype), cdf, *beside]).unsqueeze(-1)
-            assert bool(law.possible[0, categories(law, u)].all())
+            assert bool(law.possible[0, law.from_uniforms(u)].all())
     ends = torch.tensor([[0.0], [1.0]], dtype=dtype)
     for probs in (0.0, 1.0):
-        law = factors(Bernoulli(probs=torch.tensor(probs, dtype=dtype)))
-        assert categories(law, ends).tolist() == [[probs], [probs]]
+        law = view(Bernoulli(probs=torch.tensor(probs, dtype=dtype)))
+        assert law.from_uniforms(ends).tolist() == [[probs], [probs]]
 
 
 @pytest.mark.parametrize(
@@ -276,15 +285,15 @@ def test_masked_categories_are_never_drawn_at_the_ends(dtype):
     [(4, 4), (1, 7), (8, 0), (0, 8), (1, 0, 3, 4), (0, 0, 8), (2, 2, 2, 2), (8,), (0, 5, 0, 3, 0)],
 )
 def test_inverse_cdf_is_exact_on_a_grid(eighths):
-    law = factors(Categorical(probs=torch.tensor(eighths, dtype=torch.float64) / 8))
+    law = view(Categorical(probs=torch.tensor(eighths, dtype=torch.float64) / 8))
     u = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
-    for drawn in (categories(law, u.unsqueeze(-1)), draw(law, 8, "latin", generator=seeded())):
+    for drawn in (law.from_uniforms(u.unsqueeze(-1)), draws(law, 8, "latin")):
         assert drawn.flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 def test_latin_draws_have_one_point_per_stratum(n):
-    u = uniforms(n, (4, 3), "latin", dtype=torch.float64, generator=seeded())
+    u = uniforms(n, "latin")
     stratum = (u * n).floor()
     expected = torch.arange(n, dtype=torch.float64).view(n, 1, 1).expand(n, 4, 3)
     assert torch.equal(stratum.sort(0).values, expected)
@@ -293,28 +302,28 @@ def test_latin_draws_have_one_point_per_stratum(n):
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 def test_antithetic_draws_come_in_pairs(n):
-    u = uniforms(n, (4, 3), "antithetic", dtype=torch.float64, generator=seeded())
+    u = uniforms(n, "antithetic")
     half = (n + 1) // 2
     assert u.shape == (n, 4, 3)
     assert torch.equal(u[half:], 1 - u[: n // 2])
     assert len(u[:half].unique()) == half * 12
 
 
-@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("kind", TYPES)
-def test_same_generator_same_draws(draws, kind):
-    law = factors(Independent(base_law(kind, "logits", (4, 6)), 1))
-    first, again, different = (draw(law, 5, draws, generator=seeded(seed)) for seed in (0, 0, 1))
+def test_same_generator_same_draws(sampling, kind):
+    law = view(Independent(base_law(kind, "logits", (4, 6)), 1))
+    first, again, different = (draws(law, 5, sampling, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, different)
 
 
-@pytest.mark.parametrize("draws", DRAWS)
-def test_groups_are_independent(draws):
-    law = factors(Independent(Bernoulli(probs=torch.full((4, 6), 0.5)), 1))
-    x = draw(law, 2, draws, groups=(6,), generator=seeded()).unflatten(0, (2, 6))
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_groups_are_independent(sampling):
+    law = view(Independent(Bernoulli(probs=torch.full((4, 6), 0.5)), 1))
+    x = draws(law, 2, sampling, groups=6).unflatten(0, (2, 6))
     assert x.shape == (2, 6, 4, 6)
-    if draws != "independent":
+    if sampling != "independent":
         assert bool((x.sum(0) == 1).all())
     assert bool((x[0] != x[0, :1]).any())
 
@@ -398,7 +407,7 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
     certain = (theta == 0) | alone
     assert theta.grad.isfinite().all()
     assert theta.grad[certain].abs().max() <= 1e-12
-    if E.unbiased and not continuous(E) and not isinstance(E, catlog.estimators.VIMCO):
+    if E.unbiased and not continuous(E) and not isinstance(E, VIMCO):
         got = expectation(E, case, curved, SLOPE)
         assert_close(got, by_the_convention(case), rtol=0, atol=1e-12)
 
@@ -459,8 +468,8 @@ EXTREME = {
 def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
     """Extreme probabilities, for which torch clamps the other form of the parameter."""
     parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=dtype)
-    untouched = factors(TYPES[kind](**{by: parameter}))
-    seen = factors(change(TYPES[kind](**{by: parameter})))
+    untouched = view(TYPES[kind](**{by: parameter}))
+    seen = view(change(TYPES[kind](**{by: parameter})))
     for got, expected in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
         expected = expected.reshape(4, -1)  # one row per variable
         assert_close(
@@ -484,7 +493,7 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
     gradients = []
     for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
         law = Independent(change(TYPES[kind](**{by: parameter})), 1)
-        x = factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)
+        x = view(law).point(view(law).probs.argmax(-1)).unsqueeze(0)
         values = Exact()(f, law), catlog.Reinforce(1)(f, law, x=x)
         gradients += [with_gradients(value, parameter)[1] for value in values]
     assert gradients[0].abs().max() > 0.1
@@ -506,7 +515,7 @@ def test_a_distribution_of_unknown_form_works_twice_and_compiles():
     base.entropy()
     q = base.expand((2, 3))
     options = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
-    compiled = torch.compile(lambda: factors(q, validate=False).log_probs, **options)
+    compiled = torch.compile(lambda: view(q).log_probs, **options)
     seen = compiled().exp().view(2, 3, 2)
     assert torch.equal(seen, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]).expand(2, 3, 2))
 
@@ -525,9 +534,8 @@ def test_comparisons_never_show_the_impossible(kind):
         assert not bool((mass.bool() & ~possible).any())
         return mass.flatten(-2).cumsum(-1).sin().sum(-1)
 
-    got, _ = GradientSampler(f, q).gradients(IndeCateR(2), 5, seeded())
-    assert got.isfinite().all()
-    assert got.view(5, *probs.shape)[:, probs == 0].abs().max() < 1e-12
+    for row in catlog.compare(f, q, [IndeCateR(2)], [probs], repeats=5).rows:
+        assert isfinite(row.variance)
 
 
 def every_law(batch, d, k, dtype=torch.float32):
@@ -539,7 +547,7 @@ def every_law(batch, d, k, dtype=torch.float32):
             yield kind, theta, Categoricals(theta, (k,) * d)
         elif kind == "structured":
             step = torch.zeros(*batch, k, k, dtype=dtype)
-            yield kind, theta, catlog.distributions.MarkovChain(theta[..., 0, :], step, length=d)
+            yield kind, theta, MarkovChain(theta[..., 0, :], step, length=d)
         else:
             yield kind, theta, Independent(TYPES[kind](logits=theta), 1)
 
@@ -566,7 +574,7 @@ def test_an_empty_batch(E, monkeypatch):
 
 
 def test_a_moving_average_of_nothing_stays():
-    baseline = catlog.estimators.MovingAverageBaseline(decay=0.5)
+    baseline = MovingAverageBaseline(decay=0.5)
     baseline(torch.full((2,), 3.0))
     theta = torch.zeros(0, 3, requires_grad=True)
     catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), bits(theta)).sum().backward()
@@ -574,14 +582,14 @@ def test_a_moving_average_of_nothing_stays():
 
 
 def test_no_rows_are_no_chunks():
-    law = factors(Bernoulli(logits=torch.zeros(2)))
-    assert chunks(0, law, torch.sum, None) == []
+    law = view(Bernoulli(logits=torch.zeros(2)))
+    assert Evaluator(torch.sum, law).parts(0) == []
 
 
 @pytest.mark.parametrize(("d", "size"), [(2, 4096), (200, 4096), (512, 2048), (20_000, 1024)])
 def test_points_of_many_variables_are_evaluated_in_smaller_chunks(d, size):
-    law = factors(Independent(Bernoulli(logits=torch.zeros(16, d)), 1))
-    parts = chunks(10_000, law, torch.sum, None)
+    law = view(Independent(Bernoulli(logits=torch.zeros(16, d)), 1))
+    parts = Evaluator(torch.sum, law).parts(10_000)
     assert parts[-1].stop == 10_000
     assert max(part.stop - part.start for part in parts) <= size // 16
     assert len(parts) == -(-10_000 // (size // 16))
@@ -627,11 +635,11 @@ def test_one_variable(E):
 @pytest.mark.parametrize(
     ("q", "text"),
     [
-        (catlog.distributions.Subset(torch.zeros(2, 4), 2), "Subset(batch_shape=(2,), event_shape=(4,))"),
-        (catlog.distributions.PlackettLuce(torch.zeros(3)), "PlackettLuce(batch_shape=(), event_shape=(3,))"),
+        (Subset(torch.zeros(2, 4), 2), "Subset(batch_shape=(2,), event_shape=(4,))"),
+        (PlackettLuce(torch.zeros(3)), "PlackettLuce(batch_shape=(), event_shape=(3,))"),
         (Categoricals(torch.zeros(2, 3), [2, 3]), "Categoricals(batch_shape=(), event_shape=(2,))"),
         (
-            Independent(catlog.distributions.MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=3), 1),
+            Independent(MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=3), 1),
             "Independent(MarkovChain(batch_shape=(2,), event_shape=(3,)), 1)",
         ),
     ],

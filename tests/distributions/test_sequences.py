@@ -10,8 +10,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 import catlog
-from catlog.distributions import Autoregressive
-from catlog.distributions import Prompted, left_padded
+from catlog.distributions import Autoregressive, Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.testing.cases import normals
 from support.gradients import assert_same
@@ -102,10 +101,9 @@ def test_nothing_after_the_end_is_evaluated() -> None:
 def test_the_sweep_drops_what_has_ended() -> None:
     """An intervention that ends its sequence is not continued, and one that revives it is."""
     network = Recurrent()
-    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END)
+    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
     x = torch.tensor([[0, END, END, END]])
-    E = catlog.SCateR(1, validate=False)
-    E(lambda x: x.double().sum(-1), q, x=x, generator=torch.Generator().manual_seed(0))
+    catlog.SCateR(1)(lambda x: x.double().sum(-1), q, x=x, generator=torch.Generator().manual_seed(0))
     # First variable: the base alone. Second: the base and one alternative that has not ended.
     # Third: the base has ended, its two alternatives for the second variable have not.
     assert network.rows[:2] == [1, 2]
@@ -255,7 +253,7 @@ def test_compiled_without_looking() -> None:
     x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
     compiled = torch.compile(lambda x: q.log_prob(x), fullgraph=True, backend="eager")
     assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
-    E = catlog.SCateR(2, validate=False)
+    E = catlog.SCateR(2)
     noise = torch.rand(9, 2, D, dtype=torch.float64)
 
     def value(noise: Tensor) -> Tensor:

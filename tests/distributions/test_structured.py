@@ -17,7 +17,19 @@ from torch.distributions import Bernoulli, Independent
 from torch.testing import assert_close
 
 import catlog
-from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.distributions import (
+    Autoregressive,
+    BayesianNetwork,
+    Categoricals,
+    LinearChainCRF,
+    MarkovChain,
+    Node,
+    Ordered,
+    PlackettLuce,
+    Prompted,
+    Subset,
+)
+from catlog.estimators import LEG, RAM
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
 from support.gradients import assert_same, with_gradients
@@ -114,7 +126,7 @@ def test_criticater_is_unbiased_by_its_other_route() -> None:
         catlog.SCateR(3),
         catlog.SCateR(3, suffix="common"),
         catlog.SCateR(3, variables=2),
-        catlog.estimators.LEG(3),
+        LEG(3),
     ],
     ids=repr,
 )
@@ -124,7 +136,7 @@ def test_the_same_as_indecater_for_independent_variables(E: catlog.Estimator) ->
     options = {"x": q.sample((3,))}
     variables = getattr(E, "variables", None)
     if variables is not None:
-        options["chosen"] = torch.rand(3, 4, 5).argsort(-1)[..., :variables]
+        options["noise"] = torch.rand(3, 4, 5).argsort(-1)[..., :variables]
 
     def f(z: Tensor) -> Tensor:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
@@ -136,7 +148,7 @@ def test_the_same_as_indecater_for_independent_variables(E: catlog.Estimator) ->
 def test_ram_is_scater_with_common_gumbels() -> None:
     case = STRUCTURED_CASES["recurrent, network(x, i)"]
     q = case.distribution(case.theta)
-    estimators = catlog.estimators.RAM(4), catlog.SCateR(4, suffix="gumbel")
+    estimators = RAM(4), catlog.SCateR(4, suffix="gumbel")
     assert torch.equal(*(E(function(TABLE), q, generator=seeded()) for E in estimators))
 
 
@@ -197,8 +209,8 @@ def test_conditional_calls_and_evaluations_as_promised() -> None:
         evaluated += len(x)
         return x.sum(-1).float()
 
-    q = Autoregressive(network, sizes)
-    E = catlog.SCateR(5, validate=False)  # without the calls that look for a network's mistakes
+    # Without the calls that look for a network's mistakes.
+    q, E = Autoregressive(network, sizes, validate_args=False), catlog.SCateR(5)
     E(f, q)
     assert evaluated == E.evaluations(q) == 5 * (1 + 2 + 1 + 3)
     assert calls[:3] == [5 * 1, 5 * (1 + 2), 5 * (1 + 2 + 1)]  # the sweep
@@ -318,10 +330,10 @@ BAD = {
     r"MarkovChain: `initial` must have shape \[\*batch, k\] with k of at least 1.*\(0,\)": lambda: (
         MarkovChain(zeros(0), zeros(0, 0), length=2)
     ),
-    "LinearChainCRF: `unary` must be a tensor .* list was given": lambda: catlog.distributions.LinearChainCRF(
+    "LinearChainCRF: `unary` must be a tensor .* list was given": lambda: LinearChainCRF(
         [[0.0]], zeros(2, 2)
     ),
-    "LinearChainCRF: `pairwise` must be a tensor .* list was given": lambda: catlog.distributions.LinearChainCRF(
+    "LinearChainCRF: `pairwise` must be a tensor .* list was given": lambda: LinearChainCRF(
         zeros(2, 2), [[0.0]]
     ),
     "BayesianNetwork: `nodes` must be a dict .* but list was given": lambda: BayesianNetwork(
@@ -354,10 +366,10 @@ BAD = {
         {"a": Node([], zeros(2), cardinality=3)}
     ),
     r"Categoricals: `cardinalities` must be a list of ints.* but \[2.5, 2\]": lambda: (
-        catlog.distributions.Categoricals(zeros(2, 3), [2.5, 2])
+        Categoricals(zeros(2, 3), [2.5, 2])
     ),
     "Categoricals: `cardinalities` must be a list of ints.* but 2 was given": lambda: (
-        catlog.distributions.Categoricals(zeros(2, 3), 2)
+        Categoricals(zeros(2, 3), 2)
     ),
     r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d": lambda: Autoregressive(
         lambda x, i: x, 3
@@ -372,21 +384,21 @@ BAD = {
         MarkovChain(zeros(3, 2), zeros(2, 2), length=2).expand((4,))
     ),
     r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)": lambda: (
-        catlog.distributions.Subset(zeros(3, 2), 1).expand(())
+        Subset(zeros(3, 2), 1).expand(())
     ),
     "Categoricals: `logits` must be a list of tensors.* but str was given": lambda: (
-        catlog.distributions.Categoricals("abc")
+        Categoricals("abc")
     ),
     r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given": lambda: (
-        catlog.distributions.Categoricals([[0.0, 1.0]])
+        Categoricals([[0.0, 1.0]])
     ),
-    r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given": lambda: catlog.distributions.Categoricals(
+    r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given": lambda: Categoricals(
         [zeros(0), zeros(3)]
     ),
     r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given": lambda: (
-        catlog.distributions.Prompted(lambda *arguments: None, [[1]])
+        Prompted(lambda *arguments: None, [[1]])
     ),
-    r"noise must have shape \(4, 1, 3\)": lambda: catlog.SCateR(1)(
+    r"noise: a tensor of shape \(4, 1, 3\) comes next": lambda: catlog.SCateR(1)(
         lambda x: x.sum(-1).float(), chain(zeros(6)), noise=zeros(2, 3)
     ),
 }
@@ -519,7 +531,7 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
 
 
 @pytest.mark.parametrize(
-    "E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.estimators.LEG(1), catlog.Exact()], ids=str
+    "E", [catlog.RLOO(2), catlog.Reinforce(1), LEG(1), catlog.Exact()], ids=str
 )
 def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
     """E(-log q, detached) has the entropy's gradient; the mean of -log q over draws has none."""
@@ -643,8 +655,9 @@ def test_the_check_is_skipped_where_python_may_not_look() -> None:
     """Without validation and inside transforms; and repeats are rare."""
     broken = Letters("all")
     x = zeros(5, dtype=torch.int64)
-    Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
-    catlog.RLOO(2, validate=False)(lambda x: x.double().sum(-1), Autoregressive(broken, [3] * 5))
+    q = Autoregressive(broken, [3] * 5, validate_args=False)
+    q.log_prob(x)
+    catlog.RLOO(2)(lambda x: x.double().sum(-1), q)
     q = Autoregressive(broken, [3] * 5, validate_args=True)
 
     def log_prob(weight: dict[str, Tensor]) -> Tensor:
@@ -703,7 +716,7 @@ def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
     value = deepcopy(E)(lambda x: slope * (2 + 0 * x.sum(-1)), q)
     assert_close(value.detach(), torch.tensor(3.0, dtype=torch.float64))
     assert_close(torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64))
-    if isinstance(E, catlog.SCateR | catlog.estimators.RAM) and getattr(E, "variables", None) is None:
+    if isinstance(E, catlog.SCateR | RAM) and getattr(E, "variables", None) is None:
         seen: list[Tensor] = []
         value = E(lambda x: (seen.append(x), x.double().sum(-1))[1], q)
         assert E.evaluations(q) == sum(map(len, seen)) == E.samples
@@ -780,16 +793,16 @@ MAPPED: dict[str, Callable[[Tensor], Ordered]] = {
             "b": Node(["a"], theta[2:].view(2, 1, 2).expand(2, 2, 2), size=2),
         }
     ),
-    "evidence": lambda theta: catlog.distributions.LinearChainCRF(theta.view(3, 2), theta[:4].view(2, 2)),
-    "subset": lambda theta: catlog.distributions.Subset(theta, 2),
-    "ranking": lambda theta: catlog.distributions.PlackettLuce(theta, 2),
+    "evidence": lambda theta: LinearChainCRF(theta.view(3, 2), theta[:4].view(2, 2)),
+    "subset": lambda theta: Subset(theta, 2),
+    "ranking": lambda theta: PlackettLuce(theta, 2),
     "sequence": lambda theta: Autoregressive(
         lambda x, i: theta[:3] + theta[3:] * x[..., :i].sum(-1, keepdim=True), [3, 3, 3], end=1
     ),
 }
 
 
-@pytest.mark.parametrize("E", [catlog.RLOO(3), catlog.CritiCateR(3), catlog.estimators.LEG(1)], ids=repr)
+@pytest.mark.parametrize("E", [catlog.RLOO(3), catlog.CritiCateR(3), LEG(1)], ids=repr)
 @pytest.mark.parametrize("name", MAPPED)
 def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
     thetas = normals(4, 6)

@@ -13,11 +13,21 @@ from torch import Tensor, zeros
 from torch.distributions import Bernoulli, Distribution, Independent, Poisson
 
 import catlog
-from catlog.distributions import gumbel_top_k, truncated
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import (
+    Autoregressive,
+    Categoricals,
+    LinearChainCRF,
+    MarkovChain,
+    PlackettLuce,
+    Subset,
+    gumbel_top_k,
+    truncated,
+)
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
-from catlog.distributions.conditionals import view
-from catlog.sampling.draw import draw
+from catlog.estimators import LEG, SIMPLE, CountDifferences
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
@@ -40,7 +50,7 @@ def test_the_chi_square_test_tells_gumbel_top_k_from_a_subset() -> None:
     """Its power: the two distributions differ by a few percent."""
     theta, points = TWO_OF_FIVE.theta, TWO_OF_FIVE.points
     torch.manual_seed(0)
-    ranking = catlog.distributions.PlackettLuce(theta, 2)
+    ranking = PlackettLuce(theta, 2)
     x = ranking.bits(gumbel_top_k(theta.expand(DRAWS, 5), 2))
     assert p_value(tally(x, points), TWO_OF_FIVE.probabilities(theta)) < FALSE_ALARMS
     # As sets of a Plackett-Luce ranking they are right.
@@ -53,11 +63,11 @@ def test_the_chi_square_test_tells_gumbel_top_k_from_a_subset() -> None:
 def test_gumbel_top_k_of_three_items() -> None:
     """The numbers of its docstring: 5/6 in a Gumbel top-2, 4/5 in a subset of two."""
     weights = torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
-    q = catlog.distributions.PlackettLuce(weights.log(), 2)
+    q = PlackettLuce(weights.log(), 2)
     points = q.enumerate_support()
     included = (q.log_prob(points).exp() * (points == 0).any(-1)).sum()
     close(included, torch.tensor(5 / 6, dtype=torch.float64))
-    close(catlog.distributions.Subset(weights.log(), 2).mean[0], torch.tensor(4 / 5, dtype=torch.float64))
+    close(Subset(weights.log(), 2).mean[0], torch.tensor(4 / 5, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
     draws = gumbel_top_k(weights.log().expand(DRAWS, 3), 2, generator)
     count = (draws == 0).any(-1).double().sum()
@@ -91,8 +101,8 @@ def simple_mean(theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, T
     """Return SIMPLE's value and gradient, averaged over all subsets of two of five items."""
     theta = theta.clone().requires_grad_()
     points, probs = TWO_OF_FIVE.points, TWO_OF_FIVE.probabilities(theta.detach())
-    q = catlog.distributions.Subset(theta, 2).expand([len(points)])
-    total = (probs * catlog.estimators.SIMPLE()(f, q, x=points.unsqueeze(0))).sum()
+    q = Subset(theta, 2).expand([len(points)])
+    total = (probs * SIMPLE()(f, q, x=points.unsqueeze(0))).sum()
     return total.detach(), torch.autograd.grad(total, theta)[0]
 
 
@@ -124,7 +134,7 @@ def test_simple_is_exact_for_linear_f_and_biased_otherwise() -> None:
     weights = normals(5, seed=1)
     for x in TWO_OF_FIVE.points:  # every draw has the exact gradient
         leaf = theta.clone().requires_grad_()
-        value = catlog.estimators.SIMPLE()(lambda x: x @ weights, catlog.distributions.Subset(leaf, 2), x=x.unsqueeze(0))
+        value = SIMPLE()(lambda x: x @ weights, Subset(leaf, 2), x=x.unsqueeze(0))
         close(torch.autograd.grad(value, leaf)[0], exact_mean(theta, lambda x: x @ weights)[1])
 
     def f(x: Tensor) -> Tensor:
@@ -141,21 +151,21 @@ def test_simple_on_independent_bits_is_straight_through() -> None:
     x = q.sample((2,))
     simple, straight_through = (
         E(lambda x: x.sum(-1).square(), q, x=x)
-        for E in (catlog.estimators.SIMPLE(2), catlog.StraightThrough(2))
+        for E in (SIMPLE(2), catlog.StraightThrough(2))
     )
     assert_same(simple, straight_through, theta)
 
 
 def test_simple_with_outputs_and_batches() -> None:
     logits = normals(2, 5).requires_grad_()
-    q = catlog.distributions.Subset(logits, torch.tensor([1, 3]))
+    q = Subset(logits, torch.tensor([1, 3]))
     x = q.sample((4,))
 
     def f(x: Tensor) -> Tensor:
         return torch.stack([x.sum(-1).sin(), x[..., 0] * x[..., 1]], -1)
 
-    together = catlog.estimators.SIMPLE(4)(f, q, x=x, outputs=1)
-    separate = [catlog.estimators.SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
+    together = SIMPLE(4)(f, q, x=x, outputs=1)
+    separate = [SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
     for i in range(2):
         assert_same(together[..., i], separate[i], logits, rtol=1e-13, atol=1e-12)
 
@@ -169,12 +179,12 @@ def test_k_and_mask_per_batch_element() -> None:
     k = torch.tensor([[0, 1, 2], [6, 3, 4]])
     mask = torch.ones(2, 3, 6, dtype=torch.bool)
     mask[0, 1, 4:] = mask[1, 2, 0] = False
-    q = catlog.distributions.Subset(logits, k, mask)
+    q = Subset(logits, k, mask)
     x = q.sample((5,))
     assert torch.equal(x.sum(-1), k.expand(5, 2, 3))
     assert not x.bool().logical_and(~mask).any()
     for b in product(range(2), range(3)):
-        alone = catlog.distributions.Subset(logits[b], int(k[b]), mask[b])
+        alone = Subset(logits[b], int(k[b]), mask[b])
         pairs = [
             (q.log_prob(x)[(slice(None), *b)], alone.log_prob(x[(slice(None), *b)])),
             (q.mean[b], alone.mean),
@@ -191,12 +201,12 @@ def test_k_and_mask_per_batch_element() -> None:
 def test_a_common_offset_of_scores_does_not_matter(offset: float) -> None:
     """Neither in log-probabilities nor in draws, as far as float32 can write the scores."""
     scores = torch.tensor([[64.0, 8.0, 0.0, -torch.inf], [16.0, 24.0, 0.0, 8.0]]) + offset
-    q = catlog.distributions.PlackettLuce(scores, k=2)
-    exact = catlog.distributions.PlackettLuce(scores.double(), k=2)
+    q = PlackettLuce(scores, k=2)
+    exact = PlackettLuce(scores.double(), k=2)
     points = q.enumerate_support()
     wanted = exact.log_prob(points)
     torch.testing.assert_close(q.log_prob(points).double(), wanted, rtol=1e-6, atol=1e-6)
-    equal = catlog.distributions.PlackettLuce(torch.full((4,), offset), k=2)
+    equal = PlackettLuce(torch.full((4,), offset), k=2)
     points = equal.enumerate_support()
     assert equal.log_prob(points).exp().tolist() == pytest.approx([1 / 12] * 12)
     torch.manual_seed(0)
@@ -208,8 +218,8 @@ def test_wide_scores_keep_the_order_of_the_small_ones() -> None:
     """The large one is no offset: it is subtracted from no other."""
     scores = torch.tensor([1e6, 0.25, 0.5, -0.25])
     points = torch.tensor([[0, 1, 2, 3], [0, 3, 1, 2]])
-    got = catlog.distributions.PlackettLuce(scores).log_prob(points)
-    wanted = catlog.distributions.PlackettLuce(scores.double()).log_prob(points)
+    got = PlackettLuce(scores).log_prob(points)
+    wanted = PlackettLuce(scores.double()).log_prob(points)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -217,25 +227,25 @@ def test_wide_scores_keep_the_order_of_the_small_ones() -> None:
 @pytest.mark.parametrize("outputs", [0, 1])
 def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> None:
     """By one sort of the items, not item by item; given a generator, from it alone."""
-    q: Distribution = catlog.distributions.PlackettLuce(normals(3, 200))
+    q: Distribution = PlackettLuce(normals(3, 200))
     if copies:
         q = Independent(q, 1)
     law = view(q, outputs=outputs)
     before = torch.get_rng_state()
     with Operations() as operations:
-        x = draw(law, 4, generator=torch.Generator().manual_seed(0))
+        x = Randomness(law, generator=torch.Generator().manual_seed(0)).points(4)
     assert operations.count < 50
     assert torch.equal(torch.get_rng_state(), before)
     assert x.shape == (4, *law.batch_shape, *law.event_shape)
     assert torch.equal(x.sort(-1).values, torch.arange(200).expand(x.shape))
-    again = draw(law, 4, generator=torch.Generator().manual_seed(0))
+    again = Randomness(law, generator=torch.Generator().manual_seed(0)).points(4)
     assert torch.equal(x, again)
     assert len(x.flatten(0, -2).unique(dim=0)) == 12
 
 
 def test_long_rankings_need_no_table() -> None:
     """The conditionals of one ranking of d items are d^2 numbers."""
-    q = catlog.distributions.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
+    q = PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
     x = q.sample((20,))
     with Operations() as operations:
         q.log_prob(x).sum().backward()
@@ -247,31 +257,31 @@ def test_long_rankings_need_no_table() -> None:
 def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
     theta = zeros(*batch, 3, 3, requires_grad=True)
     q = {
-        "Subset": lambda: catlog.distributions.Subset(theta[..., 0, :], 2),
-        "PlackettLuce": lambda: catlog.distributions.PlackettLuce(theta[..., 0, :], 2),
-        "LinearChainCRF": lambda: catlog.distributions.LinearChainCRF(theta, theta),
+        "Subset": lambda: Subset(theta[..., 0, :], 2),
+        "PlackettLuce": lambda: PlackettLuce(theta[..., 0, :], 2),
+        "LinearChainCRF": lambda: LinearChainCRF(theta, theta),
     }[name]()
     assert q.log_prob(q.sample((4,))).shape == (4, *batch)
     assert q.entropy().shape == q.marginals().shape[:-2] == batch
-    for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.estimators.LEG(1)):
+    for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), LEG(1)):
         value = E(lambda x: x.float().sum(-1), q)
         assert value.shape == batch
         value.sum().backward(retain_graph=True)
 
 
 def test_shapes_broadcast() -> None:
-    q = catlog.distributions.Subset(zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
+    q = Subset(zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
     assert q.batch_shape == (2, 3)
     assert q.mean.shape == (2, 3, 5)
-    ranking = catlog.distributions.PlackettLuce(zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
+    ranking = PlackettLuce(zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
     assert ranking.sample((7,)).shape == (7, 3, 2)
-    chains = catlog.distributions.LinearChainCRF(zeros(3, 4, 2), zeros(2, 2))
+    chains = LinearChainCRF(zeros(3, 4, 2), zeros(2, 2))
     assert chains.marginals().shape == (3, 4, 2)
     assert chains.log_partition.shape == (3,)
 
 
 def test_a_point_with_other_numbers_than_bits_is_impossible() -> None:
-    q = catlog.distributions.Subset(zeros(3), 2, validate_args=False)
+    q = Subset(zeros(3), 2, validate_args=False)
     assert q.log_prob(torch.tensor([[2, 0, 0], [3, -1, 0]])).tolist() == [-torch.inf] * 2
 
 
@@ -282,12 +292,12 @@ def test_the_posterior_of_a_hidden_markov_model() -> None:
     """Evidence as unary weights: the joint, enumerated, given the observations."""
     initial, transition, emission = normals(2), normals(2, 2, seed=1), normals(2, 3, seed=2)
     observed = torch.tensor([2, 0, 1, 1])
-    joint = catlog.distributions.MarkovChain(initial, transition, length=4, emission=emission)
+    joint = MarkovChain(initial, transition, length=4, emission=emission)
     paths = torch.tensor(list(product(range(2), repeat=4)))
     log_joint = joint.log_prob(torch.cat([paths, observed.expand(16, 4)], -1))
     unary = emission.log_softmax(-1)[:, observed].T.clone()
     unary[0] += initial.log_softmax(-1)
-    posterior = catlog.distributions.LinearChainCRF(unary, transition.log_softmax(-1))
+    posterior = LinearChainCRF(unary, transition.log_softmax(-1))
     close(posterior.log_prob(paths), log_joint.log_softmax(0))
     close(posterior.log_partition, log_joint.logsumexp(0))
 
@@ -323,7 +333,7 @@ def test_float32_of_many_items(k: int, scale: float) -> None:
     results = []
     for dtype in (torch.float32, torch.float64):
         theta = logits.to(dtype).requires_grad_()
-        q = catlog.distributions.Subset(theta, k)
+        q = Subset(theta, k)
         (gradient,) = torch.autograd.grad((q.mean * torch.arange(200)).sum(), theta)
         results.append((q.mean.double(), q.entropy().double(), gradient.double()))
     (mean, entropy, gradient), exact = results
@@ -338,8 +348,8 @@ def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
     """Log-likelihoods of whole images are large; the differences between states are small."""
     unary = (normals(200, 3) + evidence).float().requires_grad_()
     pairwise = normals(3, 3, seed=1).float()
-    q = catlog.distributions.LinearChainCRF(unary, pairwise)
-    exact = catlog.distributions.LinearChainCRF(unary.detach().double(), pairwise.double())
+    q = LinearChainCRF(unary, pairwise)
+    exact = LinearChainCRF(unary.detach().double(), pairwise.double())
     (gradient,) = torch.autograd.grad(q.log_partition, unary)
     marginals = exact.marginals()
     for probabilities in (q.marginals(), gradient):
@@ -351,7 +361,7 @@ def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
 
 
 def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
-    q = catlog.distributions.LinearChainCRF(normals(3, 4, 2), normals(2, 2))
+    q = LinearChainCRF(normals(3, 4, 2), normals(2, 2))
     expanded = q.expand((5, 3))
     close(expanded.log_partition, q.log_partition.expand(5, 3))
     assert expanded.sample().shape == (5, 3, 4)
@@ -361,11 +371,11 @@ def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
 def test_narrow_types_compute_in_float32(dtype: torch.dtype) -> None:
     theta = normals(9).to(dtype)
     for q, wide in (
-        (catlog.distributions.Subset(theta, 3), catlog.distributions.Subset(theta.float(), 3)),
-        (catlog.distributions.PlackettLuce(theta, 3), catlog.distributions.PlackettLuce(theta.float(), 3)),
+        (Subset(theta, 3), Subset(theta.float(), 3)),
+        (PlackettLuce(theta, 3), PlackettLuce(theta.float(), 3)),
         (
-            catlog.distributions.LinearChainCRF(theta.view(3, 3), theta.view(3, 3)),
-            catlog.distributions.LinearChainCRF(theta.view(3, 3).float(), theta.view(3, 3).float()),
+            LinearChainCRF(theta.view(3, 3), theta.view(3, 3)),
+            LinearChainCRF(theta.view(3, 3).float(), theta.view(3, 3).float()),
         ),
     ):
         assert q.entropy().dtype == torch.float32
@@ -399,7 +409,7 @@ def test_in_torch_func() -> None:
     logits = normals(3, 5)
 
     def total(theta: Tensor) -> Tensor:
-        q = catlog.distributions.Subset(theta, 2, validate_args=False)
+        q = Subset(theta, 2, validate_args=False)
         return (q.mean * torch.arange(5)).sum() + q.log_prob(torch.tensor([1, 0, 1, 0, 0]))
 
     mapped = torch.func.vmap(torch.func.grad(total))(logits)
@@ -452,7 +462,7 @@ def test_a_subset_with_a_mask_of_large_numbers(name: str, dtype: torch.dtype) ->
     log_probs = exact_log_probs(chosen)
     probs = log_probs.exp()
     mean = probs @ points.double()
-    q = catlog.distributions.Subset(theta, k)
+    q = Subset(theta, k)
     atol = 4 * SCALE_OF_ROUNDING[dtype]
 
     def check(got: Tensor, wanted: Tensor) -> None:
@@ -513,7 +523,7 @@ def test_rankings_with_scores_of_large_numbers(name: str, dtype: torch.dtype) ->
             derivatives[row, item] += 1
             left[item] = -torch.inf
     probs = log_probs.exp()
-    q = catlog.distributions.PlackettLuce(theta, k)
+    q = PlackettLuce(theta, k)
     got = q.log_prob(points)
     atol = 4 * SCALE_OF_ROUNDING[dtype]
     values = normals(len(points))
@@ -571,7 +581,7 @@ def test_a_chain_with_weights_of_large_numbers(name: str, dtype: torch.dtype) ->
     probs, surprise, values = log_probs.exp(), -log_probs, normals(8)
     surprise = surprise.masked_fill(probs == 0, 0.0)
     states = torch.nn.functional.one_hot(points, 2).double().flatten(1)
-    q = catlog.distributions.LinearChainCRF(unary, pairwise)
+    q = LinearChainCRF(unary, pairwise)
     got, atol = q.log_prob(points), 4 * SCALE_OF_ROUNDING[dtype]
     marginals = (probs @ states).view(3, 2)
     torch.testing.assert_close(q.marginals().detach().double(), marginals, rtol=0, atol=atol)
@@ -599,55 +609,55 @@ def exact_log_probs(weights: Tensor) -> Tensor:
 
 NAN = torch.tensor([0.0, torch.nan, 1.0])
 BAD = {
-    "`k` must be between 0 and .* d = 3": lambda: catlog.distributions.Subset(zeros(3), 4),
-    "`k` must be between 0 .* -1 was": lambda: catlog.distributions.Subset(zeros(3), -1),
-    r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: catlog.distributions.Subset(
+    "`k` must be between 0 and .* d = 3": lambda: Subset(zeros(3), 4),
+    "`k` must be between 0 .* -1 was": lambda: Subset(zeros(3), -1),
+    r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: Subset(
         zeros(2, 3), torch.tensor([1, 4])
     ),
-    r"at batch index \(1,\), but -2 was given": lambda: catlog.distributions.Subset(
+    r"at batch index \(1,\), but -2 was given": lambda: Subset(
         zeros(2, 3), torch.tensor([1, -2])
     ),
-    "items that can be chosen, 1, but 2 was given": lambda: catlog.distributions.Subset(
+    "items that can be chosen, 1, but 2 was given": lambda: Subset(
         zeros(3), 2, torch.tensor([True, False, False])
     ),
-    "can be chosen, 1, but 2 was given": lambda: catlog.distributions.Subset(torch.tensor([0.0, -torch.inf]), 2),
-    "integers": lambda: catlog.distributions.Subset(zeros(3), torch.tensor(1.0)),
-    "`k` must be an int": lambda: catlog.distributions.Subset(zeros(3), True),
-    r"broadcast, but they are `logits` \(3,\), `k` \(2,\)": lambda: catlog.distributions.Subset(
+    "can be chosen, 1, but 2 was given": lambda: Subset(torch.tensor([0.0, -torch.inf]), 2),
+    "integers": lambda: Subset(zeros(3), torch.tensor(1.0)),
+    "`k` must be an int": lambda: Subset(zeros(3), True),
+    r"broadcast, but they are `logits` \(3,\), `k` \(2,\)": lambda: Subset(
         zeros(3, 5), torch.tensor([1, 2])
     ),
-    r"`logits` must be finite .* nan at index \(1,\)": lambda: catlog.distributions.Subset(NAN, 1),
-    "inf at index": lambda: catlog.distributions.Subset(torch.tensor([torch.inf]), 1),
-    "tensor of floats": lambda: catlog.distributions.Subset(zeros(3).long(), 1),
-    "d of at least 1": lambda: catlog.distributions.Subset(zeros(0), 0),
-    "tensor of bools": lambda: catlog.distributions.Subset(zeros(3), 1, torch.ones(3)),
-    r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given": lambda: catlog.distributions.Subset(
+    r"`logits` must be finite .* nan at index \(1,\)": lambda: Subset(NAN, 1),
+    "inf at index": lambda: Subset(torch.tensor([torch.inf]), 1),
+    "tensor of floats": lambda: Subset(zeros(3).long(), 1),
+    "d of at least 1": lambda: Subset(zeros(0), 0),
+    "tensor of bools": lambda: Subset(zeros(3), 1, torch.ones(3)),
+    r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given": lambda: Subset(
         zeros(3), 1, torch.ones(2, dtype=torch.bool)
     ),
-    "`k` must be": lambda: catlog.distributions.PlackettLuce(zeros(3), 4),
-    "`k` must be between 1": lambda: catlog.distributions.PlackettLuce(zeros(3), 0),
-    "`k` must be between 1 .* -1 was": lambda: catlog.distributions.PlackettLuce(zeros(3), -1),
-    "`scores` must be finite .* nan at": lambda: catlog.distributions.PlackettLuce(NAN),
-    "can be chosen, 2, but 3 was given": lambda: catlog.distributions.PlackettLuce(
+    "`k` must be": lambda: PlackettLuce(zeros(3), 4),
+    "`k` must be between 1": lambda: PlackettLuce(zeros(3), 0),
+    "`k` must be between 1 .* -1 was": lambda: PlackettLuce(zeros(3), -1),
+    "`scores` must be finite .* nan at": lambda: PlackettLuce(NAN),
+    "can be chosen, 2, but 3 was given": lambda: PlackettLuce(
         zeros(3), mask=torch.tensor([True, True, False])
     ),
-    "every sequence has weight zero. The evidence is impossible": lambda: catlog.distributions.LinearChainCRF(
+    "every sequence has weight zero. The evidence is impossible": lambda: LinearChainCRF(
         torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
         torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
     ),
-    r"weight zero at batch index \(1,\)": lambda: catlog.distributions.LinearChainCRF(
+    r"weight zero at batch index \(1,\)": lambda: LinearChainCRF(
         torch.stack([zeros(2, 2), torch.full((2, 2), -torch.inf)]), zeros(2, 2)
     ),
-    "`unary` must be finite or -inf": lambda: catlog.distributions.LinearChainCRF(
+    "`unary` must be finite or -inf": lambda: LinearChainCRF(
         torch.full((2, 2), torch.nan), zeros(2, 2)
     ),
-    r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given": lambda: catlog.distributions.LinearChainCRF(
+    r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given": lambda: LinearChainCRF(
         zeros(4, 3), zeros(2, 3, 3)
     ),
-    "`unary` must have shape": lambda: catlog.distributions.LinearChainCRF(zeros(3), zeros(3, 3)),
+    "`unary` must have shape": lambda: LinearChainCRF(zeros(3), zeros(3, 3)),
     r"q cannot draw: \[1, 1, 0\]": lambda: catlog.RLOO(2)(
         lambda x: x.sum(-1).float(),
-        catlog.distributions.Subset(zeros(3), 1),
+        Subset(zeros(3), 1),
         x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
     "gumbel_top_k: `k` must be between 1 and 3, but 5": lambda: gumbel_top_k(zeros(3), 5),
@@ -655,77 +665,77 @@ BAD = {
         zeros(()), 1
     ),
     "generator must be a torch.Generator or None": lambda: gumbel_top_k(zeros(3), 1, 3),
-    "Categoricals: `logits` must be on cpu, where the first is": lambda: catlog.distributions.Categoricals(
+    "Categoricals: `logits` must be on cpu, where the first is": lambda: Categoricals(
         [zeros(2), zeros(2, device="meta")]
     ),
-    "Categoricals: `logits` must be floats, but torch.complex64": lambda: catlog.distributions.Categoricals(
+    "Categoricals: `logits` must be floats, but torch.complex64": lambda: Categoricals(
         [zeros(2, dtype=torch.complex64)]
     ),
     "gumbel_top_k: `scores` must be finite .* nan at": lambda: gumbel_top_k(NAN, 1),
     "gumbel_top_k: .* can be chosen, 1, but 2 was": lambda: gumbel_top_k(
         torch.tensor([0.0, -torch.inf]), 2
     ),
-    "LinearChainCRF": lambda: catlog.estimators.SIMPLE()(
-        lambda x: x.sum(-1), catlog.distributions.LinearChainCRF(zeros(3, 2), zeros(2, 2))
+    "LinearChainCRF": lambda: SIMPLE()(
+        lambda x: x.sum(-1), LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),
-    "differentiable|derivative": lambda: catlog.estimators.SIMPLE()(
+    "differentiable|derivative": lambda: SIMPLE()(
         lambda x: torch.arange(3.0)[x.long().argmax(-1)],
-        catlog.distributions.Subset(zeros(3, requires_grad=True), 1),
+        Subset(zeros(3, requires_grad=True), 1),
     ),
     "Subset: `validate_args` must be True, False .* Tensor was given. .* `mask`": lambda: (
-        catlog.distributions.Subset(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+        Subset(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
     ),
     "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
-        catlog.distributions.PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+        PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
     ),
     r"lower by 1e\+09 than the best of its step.* Do masks contradict": lambda: (
-        catlog.distributions.LinearChainCRF(
+        LinearChainCRF(
             torch.tensor([[0.0, -1e9], [-1e9, 0.0]]), torch.tensor([[0.0, -1e9], [0.0, 0.0]])
         )
     ),
-    "LinearChainCRF: `validate_args` must be True, False or None": lambda: catlog.distributions.LinearChainCRF(
+    "LinearChainCRF: `validate_args` must be True, False or None": lambda: LinearChainCRF(
         zeros(2, 2), zeros(2, 2), validate_args=zeros(2)
     ),
-    "Categoricals: `validate_args` must be": lambda: catlog.distributions.Categoricals(
+    "Categoricals: `validate_args` must be": lambda: Categoricals(
         [zeros(2)], validate_args=zeros(2)
     ),
-    "Subset: `mask` must be on cpu, where `logits` is, but it is on meta": lambda: catlog.distributions.Subset(
+    "Subset: `mask` must be on cpu, where `logits` is, but it is on meta": lambda: Subset(
         zeros(3), 1, torch.ones(3, dtype=torch.bool, device="meta")
     ),
-    "Subset: `k` must be on cpu": lambda: catlog.distributions.Subset(
+    "Subset: `k` must be on cpu": lambda: Subset(
         zeros(3), torch.ones((), dtype=torch.int64, device="meta")
     ),
-    "`pairwise` must be on cpu, where `unary` is": lambda: catlog.distributions.LinearChainCRF(
+    "`pairwise` must be on cpu, where `unary` is": lambda: LinearChainCRF(
         zeros(2, 2), zeros(2, 2, device="meta")
     ),
-    "Subset: `value` must be on cpu, where q is": lambda: catlog.distributions.Subset(zeros(2), 1).log_prob(
+    "Subset: `value` must be on cpu, where q is": lambda: Subset(zeros(2), 1).log_prob(
         torch.ones(2, dtype=torch.int64, device="meta")
     ),
-    "Subset: `value` must be a tensor .* list was": lambda: catlog.distributions.Subset(zeros(2), 1).log_prob(
+    "Subset: `value` must be a tensor .* list was": lambda: Subset(zeros(2), 1).log_prob(
         [0, 1]
     ),
-    "points": lambda: catlog.Exact()(len, catlog.distributions.Subset(zeros(60), 30)),
+    "points": lambda: catlog.Exact()(len, Subset(zeros(60), 30)),
 }
 
 
 INDICES = torch.tensor([[1, 0], [0, 1]])
 SPARSE: dict[str, Callable[[Tensor], object]] = {
-    "Subset: `logits`": lambda s: catlog.distributions.Subset(s, 1),
-    "Subset: `mask`": lambda s: catlog.distributions.Subset(zeros(2, 2), 1, s.bool()),
-    "Subset: `k`": lambda s: catlog.distributions.Subset(zeros(2, 2, 2), s.long()),
-    "PlackettLuce: `scores`": lambda s: catlog.distributions.PlackettLuce(s),
+    "Subset: `logits`": lambda s: Subset(s, 1),
+    "Subset: `mask`": lambda s: Subset(zeros(2, 2), 1, s.bool()),
+    "Subset: `k`": lambda s: Subset(zeros(2, 2, 2), s.long()),
+    "PlackettLuce: `scores`": lambda s: PlackettLuce(s),
     "gumbel_top_k: `scores`": lambda s: gumbel_top_k(s, 1),
-    "LinearChainCRF: `unary`": lambda s: catlog.distributions.LinearChainCRF(s, zeros(2, 2)),
-    "MarkovChain: `transition`": lambda s: catlog.distributions.MarkovChain(zeros(2), s, 2),
-    "Categoricals: `logits`": lambda s: catlog.distributions.Categoricals([s]),
-    "Subset: `value`": lambda s: catlog.distributions.Subset(zeros(2), 1).log_prob(s.long()),
-    "q: the logits of variable 0": lambda s: catlog.distributions.Autoregressive(
+    "LinearChainCRF: `unary`": lambda s: LinearChainCRF(s, zeros(2, 2)),
+    "MarkovChain: `transition`": lambda s: MarkovChain(zeros(2), s, 2),
+    "Categoricals: `logits`": lambda s: Categoricals([s]),
+    "Subset: `value`": lambda s: Subset(zeros(2), 1).log_prob(s.long()),
+    "q: the logits of variable 0": lambda s: Autoregressive(
         lambda x, i: s, [2], validate_args=False
     ).sample((2,)),
     "q: the parameter of Bernoulli": lambda s: catlog.RLOO(2)(
         lambda x: x, Bernoulli(logits=s, validate_args=False)
     ),
-    "q: the parameter of Poisson": lambda s: catlog.estimators.CountDifferences(1)(
+    "q: the parameter of Poisson": lambda s: CountDifferences(1)(
         lambda x: x, Poisson(s, validate_args=False)
     ),
     "x": lambda s: catlog.RLOO(2)(lambda x: x, Bernoulli(zeros(2)), x=s),
@@ -741,7 +751,7 @@ def test_sparse_tensors_are_refused(name: str) -> None:
 
 def test_the_meta_device_has_shapes_only() -> None:
     """Log-probabilities and draws have shapes there; values are not looked at."""
-    q = catlog.distributions.PlackettLuce(zeros(3, device="meta"), 2)
+    q = PlackettLuce(zeros(3, device="meta"), 2)
     assert q.entropy().shape == ()
     assert q.log_prob(q.sample((5,))).shape == (5,)
     with pytest.raises(ValueError, match=r"truncated: `categories` must be given .* meta"):

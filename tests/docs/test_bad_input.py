@@ -24,7 +24,10 @@ def test_logits_of_multidiscrete_actions_side_by_side() -> None:
         catlog.distributions.Categoricals(logits)
     q = catlog.distributions.Categoricals(logits.split(SIZES, -1))
     assert q.sample().shape == (7, 4)
-    assert catlog.distributions.Categoricals(torch.zeros(7, 4, 5), NVEC).cardinalities == q.cardinalities
+    assert (
+        catlog.distributions.Categoricals(torch.zeros(7, 4, 5), NVEC).cardinalities
+        == q.cardinalities
+    )
 
 
 def test_a_q_function_with_a_value_per_action() -> None:

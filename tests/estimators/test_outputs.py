@@ -9,8 +9,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.core.estimator import Estimator, tie
 from catlog.core.categories import Kind
+from catlog.core.estimator import Estimator, tie
 from catlog.functions import DigitsOfSum, Sharded
 from catlog.testing import test_outputs as battery
 from catlog.testing.cases import Case, normals, seeded

@@ -1,128 +1,120 @@
-"""`Session`: f is evaluated by somebody else, and the estimate is that of one call."""
+"""Ask and tell: a session returns what a call returns, for every estimator of black boxes."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
+from torch.testing import assert_close
 
 import catlog
-from catlog import Session
-from catlog.distributions import MarkovChain
-from catlog.testing.cases import normals, seeded
-from catlog.testing.settings import estimators, supports
-from support.gradients import with_gradients
-from support.laws import KINDS, bits
+from catlog.testing.battery import home
+from catlog.testing.settings import estimators
 
 
 def f(x: Tensor) -> Tensor:
-    return x.double().flatten(2).cumsum(-1).sin().sum(-1)
+    x = x.double().reshape(*x.shape[:2], -1)
+    return (x * torch.arange(1.0, x.shape[-1] + 1)).sum(-1).sin()
 
 
-def law(E: catlog.Estimator) -> Callable[[Tensor], Distribution]:
-    kind = next(kind for kind in ("one-hot", "bits") if supports(E, kind))
-    return KINDS[kind]
-
-
-def finished(session: Session, f: Callable[[Tensor], Tensor] = f) -> Tensor:
-    """Return the estimate, after as many rounds as it takes."""
+def finished(session: catlog.Session) -> Tensor:
+    """Return the estimate of a session, in which every question is asked twice."""
     while (x := session.ask()) is not None:
+        again = session.ask()
+        assert again is not None
+        assert torch.equal(x, again)
         session.tell(f(x))
     return session.estimate
 
 
+def parameters_and_q(E: catlog.Estimator[Any]) -> tuple[Tensor, Distribution]:
+    case = home(E)
+    theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
+    return theta, case.distribution(theta)
+
+
+def gradients(E: catlog.Estimator[Any], estimate: Tensor, theta: Tensor) -> list[Tensor]:
+    """Return the gradients in theta and in what the estimator learns by ``backward``."""
+    learned = list(E.parameters()) if isinstance(E, torch.nn.Module) else []
+    options: dict[str, bool] = {"retain_graph": True, "materialize_grads": True}
+    return list(torch.autograd.grad(estimate.sum(), [theta, *learned], **options))
+
+
 @pytest.mark.parametrize("E", estimators(differentiates_f=False))
-def test_it_is_one_call(E: catlog.Estimator) -> None:
-    """The same value, gradient and learned state as a call with the session's seed."""
-    logits = normals(2, 3, 3).requires_grad_()
-    q, alone, asked = law(E)(logits), deepcopy(E), deepcopy(E)
-    expected = with_gradients(alone(f, q, generator=seeded(5)), logits)
-    got = with_gradients(finished(Session(asked, q, seed=5)), logits)
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    if isinstance(alone, nn.Module):
-        torch.testing.assert_close(asked.state_dict(), alone.state_dict(), rtol=0, atol=0)
+def test_a_session_is_a_call(E: Any) -> None:
+    """In value, in gradient and in what the estimator learned."""
+    E, called = deepcopy(E), deepcopy(E)
+    for _ in range(2):  # one that learns has a state at its second call
+        theta, q = parameters_and_q(E)
+        session = catlog.Session(E, q, seed=3)
+        told = finished(session)
+        wanted = called(f, q, generator=torch.Generator().manual_seed(3))
+        assert_close(told, wanted, rtol=0, atol=1e-12)
+        found = gradients(E, told, theta)
+        for one, other in zip(found, gradients(called, wanted, theta), strict=True):
+            assert_close(one, other, rtol=0, atol=1e-12)
+        if isinstance(E, torch.nn.Module):
+            for name, state in called.state_dict().items():
+                assert_close(E.state_dict()[name], state, rtol=0, atol=1e-12)
 
 
-def test_outputs_and_dependent_variables() -> None:
-    start = normals(3).requires_grad_()
-    q = MarkovChain(start, normals(3, 3, seed=1), length=3)
-
-    def f(x: Tensor) -> Tensor:
-        return torch.stack([x.double().sum(-1), x.double().prod(-1)], -1)
-
-    expected = catlog.SCateR(2)(f, q, outputs=1, generator=seeded(5))
-    got = finished(Session(catlog.SCateR(2), q, outputs=1, seed=5), f)
-    assert got.shape == (2,)
-    torch.testing.assert_close(with_gradients(got, start), with_gradients(expected, start))
-
-
-def test_a_saved_session_is_continued(tmp_path: Path) -> None:
-    """Asked and told, asked and not told: another process gets the same points and estimate."""
-    logits = normals(2, 3).requires_grad_()
-    q, E = bits(logits), catlog.IndeCateR(2)
-    session = Session(E, q, seed=5)
-    session.save(tmp_path / "new")
+def test_outputs() -> None:
+    _, q = parameters_and_q(catlog.RLOO(3))
+    session = catlog.Session(catlog.RLOO(3), q, outputs=1, seed=0)
     x = session.ask()
-    session.save(tmp_path / "asked")
-    assert torch.equal(session.ask(), x)
-    session.tell(f(x))
-    session.save(tmp_path / "told")
-    expected = with_gradients(finished(session), logits)
-    for name in ("new", "asked", "told"):
-        resumed = Session.resume(tmp_path / name, E, bits(logits))
-        torch.testing.assert_close(with_gradients(finished(resumed), logits), expected)
+    assert x is not None
+    session.tell(torch.stack([f(x), -f(x)], -1))
+    assert session.ask() is None
+    assert_close(session.estimate[:, 0], -session.estimate[:, 1])
+    wanted = catlog.RLOO(3)(f, q, generator=torch.Generator().manual_seed(0))
+    assert_close(session.estimate[:, 0], wanted)
 
 
-def test_points_that_the_user_writes_into_are_kept() -> None:
-    session = Session(catlog.IndeCateR(2), bits(torch.zeros(2, 3)), seed=5)
-    x = session.ask()
-    before = x.clone()
-    x.zero_()
-    assert torch.equal(session.ask(), before)
+def test_another_process_continues(tmp_path: Path) -> None:
+    """With an equal estimator and an equal q, wherever it was saved."""
+    E = catlog.IndeCateR(2, chunk_size=4)
+    _, q = parameters_and_q(E)
+    session = catlog.Session(E, q, seed=1)
+    questions = 0
+    while (x := session.ask()) is not None:
+        session.save(tmp_path / "session.pt")
+        session = catlog.Session.resume(
+            tmp_path / "session.pt", catlog.IndeCateR(2, chunk_size=4), parameters_and_q(E)[1]
+        )
+        session.tell(f(x))
+        questions += 1
+    assert questions > 2
+    assert_close(session.estimate, E(f, q, generator=torch.Generator().manual_seed(1)))
 
 
-def test_the_same_random_numbers_without_a_seed() -> None:
-    logits = torch.zeros(2, 3, requires_grad=True)
-    torch.manual_seed(3)
-    first = finished(Session(catlog.RLOO(2), bits(logits)))
-    torch.manual_seed(3)
-    assert torch.equal(finished(Session(catlog.RLOO(2), bits(logits))), first)
-
-
-@pytest.mark.parametrize("E", estimators(differentiates_f=True))
-def test_estimators_that_differentiate_f_are_refused(E: catlog.Estimator) -> None:
-    with pytest.raises(ValueError, match="Session: `E` must not need the derivative of f, as"):
-        Session(E, bits(torch.zeros(3)))
-
-
-def test_a_changed_q_is_refused() -> None:
-    logits = torch.full((2, 3), -4.0)
-    session = Session(catlog.IndeCateR(2), bits(logits), seed=5)
-    x = session.ask()
-    session.tell(f(x))
-    session.q = bits(logits + 8)
-    with pytest.raises(ValueError, match="Session: `q` must be as it was when the session began"):
-        session.ask()
-
-
-def test_wrong_uses_are_named() -> None:
-    q = bits(torch.zeros(2, 3))
-    for wrong in (catlog.RLOO, 3, f):
-        with pytest.raises(TypeError, match="Session: `E` must be an estimator such as"):
-            Session(wrong, q)
-    session = Session(catlog.RLOO(2), q)
-    with pytest.raises(RuntimeError, match=r"none were asked for. Call ask\(\)"):
-        session.tell(torch.zeros(2, 2))
-    with pytest.raises(RuntimeError, match="Session: the estimate is not complete"):
+def test_errors_name_the_way_out() -> None:
+    logits = torch.zeros(2, 3)
+    q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    with pytest.raises(TypeError, match=r"`E` must be an estimator such as RLOO\(4\)"):
+        catlog.Session(catlog.RLOO, q)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must not need the derivative of f.*use RLOO"):
+        catlog.Session(catlog.ReinMax(1), q)
+    session = catlog.Session(catlog.RLOO(2), q)
+    with pytest.raises(RuntimeError, match=r"not complete.*until ask\(\) returns None"):
         session.estimate  # noqa: B018
-    x = session.ask()
-    with pytest.raises(TypeError, match="Session.tell: `values` must be a tensor"):
-        session.tell([0.0])
-    with pytest.raises(ValueError, match=r"`values` must have shape \(2, 2\) .* but it is \(2,\)"):
+    with pytest.raises(RuntimeError, match=r"none were asked for\. Call ask\(\)"):
+        session.tell(torch.zeros(2, 2))
+    session.ask()
+    with pytest.raises(ValueError, match=r"`values` must have shape \(2, 2\).*but it is \(2,\)"):
         session.tell(torch.zeros(2))
-    session.tell(f(x) * torch.nan)
-    with pytest.raises(ValueError, match="f must return finite numbers"):
+    session.tell(torch.zeros(2, 2))
+
+
+def test_a_step_of_q_during_a_session_is_named() -> None:
+    logits = torch.zeros(2, 30)
+    q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    session = catlog.Session(catlog.IndeCateR(1), q)
+    x = session.ask()
+    assert x is not None
+    session.tell(f(x))
+    logits += 3.0
+    with pytest.raises(ValueError, match=r"`q` must be as it was.*after the session has ended"):
         session.ask()

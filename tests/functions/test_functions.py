@@ -5,14 +5,15 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from catlog.evaluation.neighbours import differences
 from torch import nn
 from torch.distributions import Bernoulli, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
-from catlog.distributions import Categoricals
 from catlog import GumbelSoftmax, IndeCateR
-from catlog.distributions.factors import factors
-from catlog.evaluation.neighbours import differences
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
@@ -23,7 +24,6 @@ from catlog.functions import (
     Potts,
     ising,
 )
-from catlog.sampling.draw import draw
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same as assert_same_estimates
 from support.laws import KINDS
@@ -95,11 +95,11 @@ batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 
 def build(name, kind, batch=(), d=4):
     q = LAWS[kind](normals(*batch, d, 3))
-    return functions(batch, d, 2 if kind == "bits" else 3, kind == "one-hot")[name](), q, factors(q)
+    return functions(batch, d, 2 if kind == "bits" else 3, kind == "one-hot")[name](), q, view(q)
 
 
 def some_draws(law, n):
-    return draw(law, n, generator=seeded())
+    return Randomness(law, generator=seeded()).points(n)
 
 
 def by_calls(f):
@@ -208,7 +208,7 @@ def test_one_category(name, kind):
 
 def test_network_flattens_a_matrix_of_bits():
     q = Independent(Bernoulli(logits=normals(5, 2, 3)), 2)
-    f, law = FirstLayerLinear(network(6), event_dims=2), factors(q)
+    f, law = FirstLayerLinear(network(6), event_dims=2), view(q)
     x = some_draws(law, 3)
     assert f.neighbours(x).shape == (3, 5, 6, 2)
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
@@ -314,7 +314,7 @@ def test_rows_seen_by_the_function_of_a_sum(kind, k, weighted):
         return wave(total)
 
     q = LAWS[kind](normals(4, d, 3))
-    x = some_draws(factors(q), n)
+    x = some_draws(view(q), n)
     f = OfSum(g, k, normals(d) if weighted else None, kind == "one-hot")
     f.table_checked = True
     IndeCateR()(f, q, x=x)
@@ -351,7 +351,7 @@ def test_units_that_are_off_are_left_out(case, batch):
     chunk_size = 170 if "chunks" in case else None
     head = BernoulliCrossEntropy(normals(*batch, 7).sigmoid())
     f = FirstLayerLinear(net, head, categories=k, chunk_size=chunk_size)
-    law = factors(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
+    law = view(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
     x = some_draws(law, 3)
     expected = differences(by_calls(f), x, f(x), law)
     chosen = normals(3, *batch, d).argsort(-1)[..., : d - 5]

@@ -18,6 +18,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.testing import assert_close
 
 import catlog
+from catlog.estimators import MemoryCateR
 from catlog.functions import Mapped
 from catlog.testing.cases import seeded
 from support.gradients import assert_same
@@ -56,7 +57,7 @@ ESTIMATORS = (
     catlog.RLOO(3),
     catlog.SCateR(1),
     catlog.CritiCateR(6),
-    catlog.estimators.MemoryCateR(4),
+    MemoryCateR(4),
 )
 
 

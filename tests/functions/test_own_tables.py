@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 import torch
+from catlog.evaluation.neighbours import differences
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from catlog.distributions import Categoricals
 from catlog import IndeCateR, functions
-from catlog.distributions.factors import factors
-from catlog.evaluation.neighbours import differences
+from catlog.core.view import view
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
@@ -54,7 +54,7 @@ def head() -> BernoulliCrossEntropy:
 def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table equals f at every neighbour, by the route named."""
     x = points(WIDTHS[route][0])
-    law = factors(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
+    law = view(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
     f.precision = "half"
     if route == "kernel":
         monkeypatch.setattr(kernels, "usable", lambda x, slots: True)
@@ -381,6 +381,7 @@ def test_the_note_is_on_the_network_where_heads_change() -> None:
         assert copy.state_dict().keys() == decoder("few moves").state_dict().keys()
 
 
+@pytest.mark.filterwarnings("ignore::catlog.NoisyFunctionWarning")
 def test_a_random_function_passes_and_its_draws_stay() -> None:
     """Dropout in training: unbiased, but no table of it equals another."""
     net = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double()

@@ -1,4 +1,4 @@
-"""`catlog.language_models.advantages`: the expected policy gradient by enumeration, shapes and errors.
+"""`advantages`: the expected policy gradient by enumeration, shapes and errors.
 
 The model has 3 tokens of 4 symbols and one table of logits per prefix, so its 64 texts and all
 their scores are known. A group's outcomes are all tuples of texts.
@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 import catlog
+from catlog.language_models import advantages
 from catlog.language_models.groups import grouped
 
 LENGTH, SYMBOLS, END = 3, 4, 3
@@ -62,7 +63,7 @@ def expected_gradient(model: Model, size: int, **arguments: object) -> Tensor:
     flat = index.flatten()
     if arguments.get("estimator") == "criticater":
         arguments["tokens"] = TEXTS[flat]
-    weights = catlog.language_models.advantages(model.rewards[flat], size, model.mask[flat], **arguments)  # type: ignore[arg-type]
+    weights = advantages(model.rewards[flat], size, model.mask[flat], **arguments)  # type: ignore[arg-type]
     weights = weights.view(*index.shape, LENGTH)
     chance = model.probs[index].prod(-1)
     gradient = torch.zeros_like(model.gradient)
@@ -120,7 +121,7 @@ def test_expected_gradient_is_exact_with_resampled_suffixes(
     for other in (0, 17, 63):  # any other row, as it is independent of the first
         rows = torch.stack([row, torch.full_like(row, other)], -1).flatten()
         pair = torch.stack([values, torch.full_like(values, torch.nan)], 1).flatten(0, 1)
-        weights = catlog.language_models.advantages(
+        weights = advantages(
             model.rewards[rows], 2, model.mask[rows], estimator="vineppo", values=pair
         )[::2]
         by_text = torch.zeros(len(TEXTS), LENGTH, dtype=torch.float64)
@@ -150,7 +151,7 @@ def test_a_baseline_that_looks_at_the_row_is_found() -> None:
     number = torch.arange(len(TEXTS)).repeat_interleave(2)
     values = torch.full((len(number), LENGTH), torch.nan, dtype=torch.float64)
     values[::2, 1] = model.rewards
-    weights = catlog.language_models.advantages(
+    weights = advantages(
         model.rewards[number], 2, model.mask[number], estimator="vineppo", values=values
     )[::2]
     gradient = torch.einsum("x,xt,xtp->p", model.probs, weights, model.scores)
@@ -163,7 +164,7 @@ def test_criticater_is_the_regression_without_the_row() -> None:
     tokens = torch.randint(2, (6, 5), generator=generator)
     mask = torch.arange(5) < torch.tensor([5, 3, 5, 4, 1, 5]).unsqueeze(-1)
     rewards = torch.randn(6, generator=generator, dtype=torch.float64)
-    weights = catlog.language_models.advantages(rewards, None, mask, estimator="criticater", tokens=tokens)
+    weights = advantages(rewards, None, mask, estimator="criticater", tokens=tokens)
     is_equal = tokens.unsqueeze(0) == tokens.unsqueeze(1)
     is_equal = is_equal & mask.unsqueeze(0) & mask.unsqueeze(1)
     for n, t in ((0, 0), (0, 3), (2, 4), (3, 2), (5, 4)):
@@ -176,7 +177,7 @@ def test_criticater_is_the_regression_without_the_row() -> None:
         predicted = kernel[n, others] @ solution[:5] + solution[5]
         assert abs(weights[n, t] - (rewards[n] - predicted)) < 1e-12
     assert (weights[~mask] == 0).all()
-    rloo = catlog.language_models.advantages(rewards)
+    rloo = advantages(rewards)
     assert (weights[:, 0] - rloo).abs().max() < 1e-12
 
 
@@ -186,9 +187,9 @@ def test_criticater_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     rewards = torch.randn(8, generator=generator, dtype=torch.float64)
     mask = torch.ones(8, 11)
     arguments = {"estimator": "criticater", "tokens": tokens}
-    whole = catlog.language_models.advantages(rewards, 4, mask, **arguments)
+    whole = advantages(rewards, 4, mask, **arguments)
     monkeypatch.setattr("catlog.language_models.prefix_critic.CHUNK", 3)
-    assert (catlog.language_models.advantages(rewards, 4, mask, **arguments) - whole).abs().max() < 1e-12
+    assert (advantages(rewards, 4, mask, **arguments) - whole).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("estimator", ["reinforce", "rloo", "criticater", "dr_grpo", "grpo"])
@@ -201,7 +202,7 @@ def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
 
     def of(rows: list[int], groups: object) -> Tensor:
         extra = {"tokens": tokens[rows]} if estimator == "criticater" else {}
-        return catlog.language_models.advantages(rewards[rows], groups, mask[rows], estimator=estimator, **extra)
+        return advantages(rewards[rows], groups, mask[rows], estimator=estimator, **extra)
 
     forms = [
         torch.tensor(labels),
@@ -220,18 +221,16 @@ def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
 def test_rewards_of_tokens_are_added_up() -> None:
     rewards = torch.tensor([[1.0, 2.0, 50.0], [0.0, 1.0, 0.0]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])  # what stands after the end does not count
-    weights = catlog.language_models.advantages(rewards, mask=mask)
+    weights = advantages(rewards, mask=mask)
     assert weights.tolist() == [[2.0, 2.0, 0.0], [-2.0, -2.0, -2.0]]
-    assert catlog.language_models.advantages(rewards[:, :2]).tolist() == [[2.0, 2.0], [-2.0, -2.0]]
+    assert advantages(rewards[:, :2]).tolist() == [[2.0, 2.0], [-2.0, -2.0]]
 
 
 def test_values_between_positions() -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     nan = torch.nan
     values = torch.tensor([[nan, 5.0, nan, 7.0], [nan, nan, nan, 9.0]])  # 9: after the end
-    weights = catlog.language_models.advantages(
-        torch.tensor([10.0, 1.0]), None, mask, estimator="vineppo", values=values
-    )
+    weights = advantages(torch.tensor([10.0, 1.0]), None, mask, estimator="vineppo", values=values)
     assert weights.tolist() == [[4.0, 2.0, 2.0, 3.0], [-9.0, -9.0, 0.0, 0.0]]
 
 
@@ -239,15 +238,15 @@ def test_values_between_positions() -> None:
 def test_equal_rewards_have_no_advantage(estimator: str) -> None:
     for size in range(2, 11):
         for reward in (3.0, 0.1, -7.7, 1000.1):  # sums of most of these are rounded
-            weights = catlog.language_models.advantages(torch.full((size,), reward), estimator=estimator, epsilon=0)
+            weights = advantages(torch.full((size,), reward), estimator=estimator, epsilon=0)
             assert weights.tolist() == [0.0] * size
 
 
 @pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
 def test_large_rewards_keep_their_differences(estimator: str) -> None:
     rewards = torch.tensor([0.0, 8.0, 24.0])
-    weights = catlog.language_models.advantages(rewards, estimator=estimator)
-    assert_close(catlog.language_models.advantages(rewards + 1e8, estimator=estimator), weights)
+    weights = advantages(rewards, estimator=estimator)
+    assert_close(advantages(rewards + 1e8, estimator=estimator), weights)
 
 
 def exact(rewards: Tensor, estimator: str) -> list[float]:
@@ -294,9 +293,9 @@ def test_huge_rewards_are_right_or_refused(estimator: str, dtype: torch.dtype) -
         if is_refused:
             match = rf"`rewards` must have differences that {dtype} can hold.*wider dtype"
             with pytest.raises(ValueError, match=match):
-                catlog.language_models.advantages(rewards, estimator=estimator, **options)
+                advantages(rewards, estimator=estimator, **options)
             continue
-        weights = catlog.language_models.advantages(rewards, estimator=estimator, **options)
+        weights = advantages(rewards, estimator=estimator, **options)
         columns = weights.unbind(-1) if weights.dim() == 2 else [weights]
         for column in columns:
             unit = float(max(map(abs, rewards.tolist()))) if estimator != "grpo" else 1.0
@@ -310,11 +309,11 @@ def test_huge_values_of_prefixes_are_right_or_refused() -> None:
     mask = torch.ones(3, 2)
     values = torch.tensor([[torch.nan, -1e38], [torch.nan, 2e38], [torch.nan, 3e38]])
     options = {"mask": mask, "estimator": "vineppo"}
-    weights = catlog.language_models.advantages(torch.tensor([2e38, 2e38, 2e38]), values=values, **options)
+    weights = advantages(torch.tensor([2e38, 2e38, 2e38]), values=values, **options)
     wanted = torch.tensor([[-3.0, 3.0], [0.0, 0.0], [1.0, -1.0]])
     torch.testing.assert_close(weights / 1e38, wanted, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"`rewards` must have differences that torch\.float32"):
-        catlog.language_models.advantages(torch.tensor([3e38, 3e38, 3e38]), values=values, **options)
+        advantages(torch.tensor([3e38, 3e38, 3e38]), values=values, **options)
 
 
 def test_completions_without_tokens() -> None:
@@ -324,13 +323,13 @@ def test_completions_without_tokens() -> None:
         {"estimator": "criticater", "tokens": nothing.long()},
         {"estimator": "vineppo", "values": nothing},
     ):
-        assert catlog.language_models.advantages(ROWS, 2, nothing, **extra).shape == (4, 0)
+        assert advantages(ROWS, 2, nothing, **extra).shape == (4, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_dtype_is_kept_and_nothing_is_differentiated(dtype: torch.dtype) -> None:
     rewards = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=dtype, requires_grad=True)
-    weights = catlog.language_models.advantages(rewards, 2)
+    weights = advantages(rewards, 2)
     assert weights.dtype == dtype
     assert not weights.requires_grad
 
@@ -339,9 +338,9 @@ def test_it_compiles() -> None:
     rewards = torch.arange(8.0).square()
     mask = torch.ones(8, 3)
     compiled = torch.compile(
-        lambda rewards: catlog.language_models.advantages(rewards, 4, mask), fullgraph=True, backend="eager"
+        lambda rewards: advantages(rewards, 4, mask), fullgraph=True, backend="eager"
     )
-    assert torch.equal(compiled(rewards), catlog.language_models.advantages(rewards, 4, mask))
+    assert torch.equal(compiled(rewards), advantages(rewards, 4, mask))
 
 
 ROWS = torch.tensor([1.0, 0.0, 2.0, 1.0])
@@ -386,7 +385,7 @@ def test_errors_name_the_way_out(
     error: type[Exception], message: str, arguments: dict[str, object]
 ) -> None:
     with pytest.raises(error, match=rf"advantages: .*{message}"):
-        catlog.language_models.advantages(**({"rewards": ROWS} | arguments))  # type: ignore[arg-type]
+        advantages(**({"rewards": ROWS} | arguments))  # type: ignore[arg-type]
 
 
 def test_padding_is_outside_the_rows() -> None:

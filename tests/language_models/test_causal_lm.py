@@ -1,4 +1,4 @@
-"""`catlog.language_models.CausalLM`: against brute force on models with 4 tokens, and its errors.
+"""`CausalLM`: against brute force on models with 4 tokens, and its errors.
 
 The models of transformers are made from small configurations, without a download.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import catlog
+from catlog.language_models import CausalLM
 
 TOKENS, LENGTH, END = 4, 3, 2
 PROMPTS = torch.tensor([[0, 0, 1], [3, 1, 0]])
@@ -66,7 +67,7 @@ def brute_force(model: Any, prompt: Tensor, text: Tensor, end: int | None) -> Te
 def test_log_probabilities_are_those_of_brute_force(
     model: Any, end: int | None, use_cache: bool
 ) -> None:
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
     assert q.batch_shape == (2,)
     assert q.event_shape == (LENGTH,)
     with torch.no_grad():
@@ -79,7 +80,7 @@ def test_log_probabilities_are_those_of_brute_force(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> None:
-    q = catlog.language_models.CausalLM(model.to(dtype), PROMPTS, MASK, 8, None)
+    q = CausalLM(model.to(dtype), PROMPTS, MASK, 8, None)
     with torch.no_grad():
         x = q.sample((16,))
         steps = torch.cat(q.by_steps(x), -2).log_softmax(-1)
@@ -89,7 +90,7 @@ def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> None:
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
+    q = CausalLM(model, PROMPTS, MASK, 8, None, use_cache=use_cache)
     q.check()
     counts: list[int] = []
     head = model.get_output_embeddings()
@@ -103,12 +104,12 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
 
 
 def test_the_contract_is_kept(model: Any) -> None:
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
     catlog.check(lambda x: (x == 1).double().sum(-1), q)
 
 
 def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
     torch.manual_seed(1)
     with torch.no_grad():
         x = q.sample((4000,))
@@ -129,7 +130,7 @@ def test_gradients_are_those_of_enumeration(model: Any) -> None:
     def reward(x: Tensor) -> Tensor:
         return (x == 1).double().sum(-1) + (x[..., 0] == x[..., -1]).double()
 
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
     (gradient,) = torch.autograd.grad(catlog.Exact()(reward, q).sum(), weight)
     value = torch.zeros((), dtype=torch.float64)
     for prompt, mask in zip(PROMPTS, MASK, strict=True):
@@ -145,23 +146,23 @@ def test_gradients_are_those_of_enumeration(model: Any) -> None:
 
 @pytest.mark.parametrize("E", [catlog.RLOO(4), catlog.CritiCateR(4), catlog.SCateR(1, variables=1)])
 def test_estimators_take_it(model: Any, E: catlog.Estimator) -> None:
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
     E(lambda x: (x == 1).double().sum(-1), q).mean().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
 
 
 def test_dropout_is_refused() -> None:
-    q = catlog.language_models.CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
+    q = CausalLM(made("GPT2LMHeadModel").train(), PROMPTS, MASK, LENGTH, END)
     with pytest.raises(ValueError, match=r"dropout|deterministic"):
         q.check()
     for use_cache in (True, False):
-        q = catlog.language_models.CausalLM(q.network.model, PROMPTS, MASK, LENGTH, END, use_cache=use_cache)
+        q = CausalLM(q.network.model, PROMPTS, MASK, LENGTH, END, use_cache=use_cache)
         with pytest.raises(ValueError, match=r"CausalLM: `model` must be deterministic.*eval\(\)"):
             q.sample((3,))
     q.network.model.eval()
     q.sample((3,))
     no_dropout = made("GPT2LMHeadModel", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0).train()
-    catlog.language_models.CausalLM(no_dropout, PROMPTS, MASK, LENGTH, END).sample((3,))
+    CausalLM(no_dropout, PROMPTS, MASK, LENGTH, END).sample((3,))
 
 
 class Bigrams(nn.Module):
@@ -179,18 +180,18 @@ class Bigrams(nn.Module):
 def test_a_model_without_a_cache() -> None:
     torch.manual_seed(0)
     model = Bigrams()
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     with torch.no_grad():
         log_probs = q.log_prob(POINTS)
         known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
     assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
-        catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
+        CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
 
 
 def test_it_can_be_pickled() -> None:
-    q = catlog.language_models.CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
     again = pickle.loads(pickle.dumps(q))
     x = POINTS
     assert torch.equal(again.log_prob(x), q.log_prob(x))
@@ -223,7 +224,7 @@ class Frozen(nn.Module):
 def test_a_model_without_parameters(kind: str, dtype: torch.dtype, real: torch.dtype) -> None:
     torch.manual_seed(0)
     model = Frozen(kind, dtype)
-    q = catlog.language_models.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q = CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     assert (q.device, q.real) == (PROMPTS.device, real)
     log_probs = q.log_prob(POINTS)
@@ -242,8 +243,8 @@ def test_caches_that_do_not_grow_by_a_token(name: str) -> None:
     model = made(name)
     prompts = torch.tensor([[3, 1, 0], [0, 1, 1]])  # without padding
     with pytest.raises(ValueError, match=r"`model` must return a cache of keys.*use_cache=False"):
-        catlog.language_models.CausalLM(model, prompts, None, LENGTH, END).sample()
-    q = catlog.language_models.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
+        CausalLM(model, prompts, None, LENGTH, END).sample()
+    q = CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
     with torch.no_grad():
         total = q.log_prob(POINTS).exp().sum(0)
     assert_close(total, torch.ones_like(total), rtol=0, atol=1e-5)
@@ -276,4 +277,4 @@ def test_errors_name_the_way_out(
     }  # fmt: skip
     usual |= {"attention_mask": None} if "prompt_ids" in arguments else {}
     with pytest.raises(error, match=rf"CausalLM: {message}"):
-        catlog.language_models.CausalLM(**(usual | arguments))
+        CausalLM(**(usual | arguments))

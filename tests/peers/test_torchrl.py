@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from catlog.distributions.factors import factors
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 import catlog
-from catlog.distributions.factors import factors
 
 torchrl = pytest.importorskip(
     "torchrl.modules", reason="torchrl is not installed: run `make test-peers`"

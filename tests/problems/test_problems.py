@@ -7,14 +7,14 @@ from statistics import NormalDist
 
 import pytest
 import torch
+from catlog.diagnostics.rebuilding import kind_of
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import problems
-from catlog.diagnostics.rebuilding import kind_of
-from catlog.distributions import Ordered
-from catlog.distributions.conditionals import view
+from catlog.core.view import view
+from catlog.distributions import Categoricals, Ordered
 
 NAMES = list(problems.PROBLEMS)
 
@@ -257,7 +257,7 @@ def test_pooled_mean_and_error_are_those_of_the_estimates():
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_mixed_has_masks_of_two_kinds(size):
     q = problems.make("mixed", size).q()
-    assert isinstance(q, catlog.distributions.Categoricals)
+    assert isinstance(q, Categoricals)
     within = torch.arange(max(q.cardinalities)) < torch.tensor(q.cardinalities)[:, None]
     assert len(set(q.cardinalities)) > 2
     possible = q.probs > 0

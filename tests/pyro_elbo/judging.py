@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 import catlog
+from catlog.core.categories import Kind
 from catlog.distributions import Ordered
+from catlog.testing.settings import tape
 
 Gradients = dict[str, Tensor]
 
@@ -75,36 +77,32 @@ def points(fn: Distribution) -> list[Tensor]:
     return [torch.stack(choice).reshape(shape + base.event_shape) for choice in choices]
 
 
-class EveryOutcome:
+class EveryOutcome(catlog.Estimator[catlog.Factors]):
     """The expectation of an estimator over all outcomes of its draws, as an estimator.
 
     Each outcome is a call with ``x``, weighted by its probability. The weights have no gradient.
     """
 
-    target = "expectation"
-    unbiased = True
-    differentiates_f = False
-    randomness = ()
     reference = "definition"
 
-    def __init__(self, estimator: catlog.Estimator) -> None:
-        self.estimator = estimator
-        self.supports = estimator.supports
+    estimator: Any
 
-    def rows(self, q: Distribution) -> int:
-        return self.estimator.rows(q)
+    @property
+    def supports(self) -> frozenset[Kind]:  # type: ignore[override]
+        return self.estimator.supports
 
-    def evaluations(self, q: Distribution) -> int:
-        return self.estimator.evaluations(q)
-
-    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, **_: Any) -> Tensor:
-        support = all_points(q)
-        log_prob = torch.stack([q.log_prob(x) for x in support]).detach()
-        total = torch.zeros(q.batch_shape)
-        for choice in product(range(len(support)), repeat=self.estimator.rows(q)):
+    def estimate(
+        self, f: catlog.Evaluator, q: catlog.Factors, draw: catlog.Randomness
+    ) -> catlog.Estimate:
+        law = q.distribution
+        ((_, shape),) = tape(self.estimator, law)
+        support = all_points(law)
+        log_prob = torch.stack([law.log_prob(x) for x in support]).detach()
+        total = torch.zeros(law.batch_shape)
+        for choice in product(range(len(support)), repeat=shape[0]):
             weight = log_prob[list(choice)].sum(0).exp()
-            total = total + weight * self.estimator(f, q, x=support[list(choice)])
-        return total
+            total = total + weight * self.estimator(f.f, law, x=support[list(choice)])
+        return catlog.Estimate(total, total)
 
 
 def all_points(q: Distribution) -> Tensor:

@@ -12,12 +12,11 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import catlog
+from catlog.distributions import Categoricals
 from catlog.testing.settings import supports
 from support.laws import KINDS
 
-LAWS = KINDS | {
-    "mixed": lambda logits: catlog.distributions.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])
-}
+LAWS = KINDS | {"mixed": lambda logits: Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])}
 BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
 
 

@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 import catlog
 from catlog.testing import FUNCTIONS, PARAMETER, Case, outcomes
 from catlog.testing.cases import seeded
+from catlog.testing.settings import tape
 
 
 def function_of(case: Case, name: str = "sine") -> Callable[[Tensor], Tensor]:
@@ -28,7 +29,8 @@ def gradients(
     E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient in theta for every outcome of the sampler, and its probability."""
-    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
+    (_, shape), *_ = tape(E, case.distribution(case.theta))  # independent draws
+    x, weight = outcomes(case, shape[0])
     return gradients_at(E, case, f, x), weight
 
 

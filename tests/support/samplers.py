@@ -9,15 +9,17 @@ is constant on pieces of a simplex.
 from dataclasses import dataclass, field
 from itertools import permutations, product
 from math import inf, perm, prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
+from catlog.core.view import view
 from catlog.distributions import Ordered
-from catlog.distributions.conditionals import structure, view
 from catlog.estimators.sets.likely_and_rest import beam_search
+from catlog.testing.settings import tape
 from support.simplex import Cells, gumbel_cells
 
 
@@ -32,7 +34,7 @@ class Outcomes:
     """
 
     weight: Tensor
-    options: dict[str, Tensor]
+    options: dict[str, Any]
     memory: Tensor | None = field(default=None)
 
 
@@ -90,10 +92,9 @@ def interventions(E: catlog.SCateR, q: Ordered) -> Outcomes:
     noise = torch.full((groups, 1, len(u), d), 0.5, dtype=torch.float64)
     for column, (group, i) in enumerate(used):
         noise[group, 0, :, i] = u[:, column]
-    options = {"noise": noise}
-    if E.variables is not None:
-        options["chosen"] = u[:, -1].long().view(1, -1, 1)
-    return Outcomes(weight, options)
+    if E.variables is None:
+        return Outcomes(weight, {"noise": noise})
+    return Outcomes(weight, {"noise": (noise, u[:, -1].long().view(1, -1, 1))})
 
 
 def gumbel_races(q: Ordered) -> list[Cells]:
@@ -139,9 +140,9 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
     """
     law = view(q)
     if isinstance(E, catlog.SCateR):
-        return interventions(E, structure(law))
+        return interventions(E, law.ordered)
     if isinstance(E, catlog.estimators.RAM):
-        return gumbel_noise(structure(law))
+        return gumbel_noise(law.ordered)
     if isinstance(E, catlog.estimators.UnorderedSet):
         return without_replacement(points, probs, E.samples)
     if isinstance(E, catlog.estimators.SumAndSample):
@@ -149,8 +150,9 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
         return outside(q, members[: E.top], points, probs, E.samples)
     if isinstance(E, catlog.estimators.MAPO):
         return outside(q, law.index(points).flip(0)[::2][: E.size], points, probs, E.samples)
-    assert E.randomness == ("x",), f"the sampler of {type(E).__name__} is not known here"
-    return independent_draws(points, probs, E.rows(q))
+    ((name, shape),) = tape(E, q)
+    assert name == "points", f"the sampler of {type(E).__name__} is not known here"
+    return independent_draws(points, probs, shape[0])
 
 
 def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
@@ -159,7 +161,7 @@ def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
     They are 0 if q has too few points for the set, and inf if they cannot be listed: Gumbel noise
     of four or more categories.
     """
-    ordered = structure(view(q))
+    ordered = view(q).ordered
     if isinstance(E, catlog.SCateR):
         sizes = [len(size) for _, size in cells(ordered)]
         deck = 1 if E.variables is None else len(sizes)
@@ -172,4 +174,4 @@ def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
         return perm(points, E.samples)
     members = E.top if isinstance(E, catlog.estimators.SumAndSample) else 0
     members = min(E.size, (points + 1) // 2) if isinstance(E, catlog.estimators.MAPO) else members
-    return max(0, points - members) ** E.rows(q)
+    return max(0, points - members) ** E.samples

@@ -22,7 +22,7 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog.distributions import Node
+from catlog.distributions import LinearChainCRF, Node, Subset
 from catlog.testing.cases import grid as every
 from catlog.testing.cases import normals
 from support.laws import bits, integers, one_hots
@@ -93,7 +93,7 @@ def subset(
     return StructuredCase(
         name,
         normals(d),
-        lambda theta: catlog.distributions.Subset(theta, k, kept if mask else None),
+        lambda theta: Subset(theta, k, kept if mask else None),
         points,
         lambda theta: (points * theta).sum(-1).log_softmax(0),
         has_copies,
@@ -105,7 +105,8 @@ def subset_by_logits(name: str, d: int, k: int, mask: tuple[int, ...]) -> Struct
     case = subset(name, d, k, mask)
     is_masked = torch.tensor([i in mask for i in range(d)])
     return replace(
-        case, distribution=lambda theta: catlog.distributions.Subset(theta.masked_fill(is_masked, -torch.inf), k)
+        case,
+        distribution=lambda theta: Subset(theta.masked_fill(is_masked, -torch.inf), k),
     )
 
 
@@ -170,7 +171,7 @@ def crf(
 
     def distribution(theta: Tensor) -> Distribution:
         unary, tables = parts(theta)
-        return catlog.distributions.LinearChainCRF(unary + evidence.to(theta), tables + rule.to(theta))
+        return LinearChainCRF(unary + evidence.to(theta), tables + rule.to(theta))
 
     theta = normals(steps * k + prod(shape), seed=2)
     few = len(points) < 5 and k == 2

@@ -26,6 +26,8 @@ class HasTable(Protocol):
 class HasMean(Protocol):
     """A function that knows its mean. :class:`~catlog.Exact` uses it, at any size of q."""
 
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
     def expectation(self, q: Distribution, /) -> Float[Tensor, "*batch_outputs"]:
         """Return E[f(x)], differentiable; NotImplementedError if it is not known for this q."""
 

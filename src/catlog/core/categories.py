@@ -109,6 +109,11 @@ def widened(values: Tensor) -> Tensor:
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
+def as_logits(values: Tensor) -> Tensor:
+    """Return ``values`` as floats of at least 32 bits, integers too."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def safe_log(probs: Tensor) -> Tensor:
     """Return the logarithm, with no gradient where it is -inf."""
     possible = probs.detach() > 0
@@ -123,7 +128,9 @@ def centred(
     return slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
 
 
-def times_jacobian(p: Float[Tensor, "*lead k"], logits: Tensor) -> Float[Tensor, "*lead k"]:
+def times_jacobian(
+    p: Float[Tensor, "*shape k"], logits: Float[Tensor, "*other k"]
+) -> Float[Tensor, "*both k"]:
     """Return J(p) times the logits, where J(p) is the derivative of softmax at probabilities p."""
     weighted = p * logits
     return weighted - p * weighted.sum(-1, keepdim=True)

@@ -24,7 +24,12 @@ LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
 
 
 def check_count(
-    owner: str, name: str, value: object, least: int = 1, most: float = maxsize, hint: str = ""
+    owner: str,
+    name: str,
+    value: object,
+    least: int = 1,
+    most: int | float = maxsize,
+    hint: str = "",
 ) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
     is_open = most >= maxsize

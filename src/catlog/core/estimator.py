@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -30,7 +32,12 @@ from .settings import check_setting, label
 from .tracing import inside_functorch
 from .view import view
 
-Q = TypeVar("Q", bound=Factors)
+if TYPE_CHECKING:  # `Estimator` alone is one of any factors; Python has defaults from 3.13 on
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Q = TypeVarWithDefault("Q", bound=Factors, default=Any)
+else:
+    Q = TypeVar("Q", bound=Factors)
 CLASSES = (Bits, IndependentFactors, OneHots, DependentFactors)
 
 TWICE = (
@@ -38,6 +45,15 @@ TWICE = (
     "derivatives (create_graph=True, hessian) use Reinforce, RLOO or, where q has few points, "
     "Exact."
 )
+
+NOISE = "`{}` is part of `noise`: all that is drawn besides points, in that order."
+RENAMED = {
+    "draws": "`draws` is called `sampling`.",
+    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "tau": "tau is called `temperature`.",
+    "chosen": NOISE.format("chosen"),
+    "start": NOISE.format("start"),
+}
 
 
 class Estimate(NamedTuple):
@@ -143,6 +159,8 @@ class Estimator(Generic[Q]):
 
     def check_settings(self, settings: dict[str, object]) -> None:
         """Raise unless all settings are what their annotations say."""
+        if torch.compiler.is_compiling():  # which cannot trace annotations
+            return
         owner, kinds = type(self).__name__, _annotations(type(self))
         for name, value in settings.items():
             if name == "samples":
@@ -190,11 +208,12 @@ class Estimator(Generic[Q]):
             options: what a method takes besides; see its class.
         """
         owner = type(self).__name__
+        if options:
+            _check_options(owner, self.estimate, options)
         if outputs and not self.many_outputs:
             _refuse_outputs(owner, self.why_one_output)
         factors = view(q, outputs, self.accepts, owner, self.instead)
-        least, hint = self.least_samples, self.too_few
-        draw = Randomness(factors, x, noise, generator, least, hint, owner)
+        draw = Randomness(factors, x, noise, generator, owner, self.least_samples, self.too_few)
         evaluator = Evaluator(f, factors, getattr(self, "chunk_size", None))
         estimate = self.estimate(evaluator, factors, draw, **options)  # type: ignore[arg-type]
         if x is not None or noise is not None:
@@ -251,6 +270,16 @@ def _annotations(cls: type) -> dict[str, Any]:
         found = get_type_hints(source, include_extras=True)
         type.__setattr__(cls, "_kinds", found)
     return found
+
+
+def _check_options(owner: str, estimate: Callable[..., Estimate], options: dict[str, Any]) -> None:
+    """Raise if a method does not take an argument of its call."""
+    own = list(signature(estimate).parameters)[3:]
+    for name in options:
+        if name not in own:
+            names = ", ".join(["f", "q", "x", "noise", "outputs", "generator", *own])
+            message = f"{owner}: a call takes {names}, but `{name}` was given."
+            raise TypeError(f"{message} {RENAMED.get(name, '')}".rstrip())
 
 
 def _refuse_outputs(owner: str, reason: str) -> None:

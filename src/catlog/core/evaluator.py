@@ -59,7 +59,7 @@ class Evaluator:
 
         f may write into the points. With ``subtracted``, warn if f is noisy.
         """
-        origin = x.grad_fn if self.q.validate and _is_eager() else None
+        origin = x.grad_fn if _is_eager() else None
         trace = Trace.before(self.f, self.q) if subtracted else None
         twice = None if trace is None else x.detach()[[0, 0]]
         fx = self._values(x)
@@ -163,13 +163,13 @@ class Evaluator:
             # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
             most = 2**28 if x.is_cuda else 2**22
             at_once = max(1, most // max(1, fx[0].numel() * q.d * q.k))
-        total: Tensor | float = 0.0
+        tables: list[Tensor] = []
         for first in range(0, draws, at_once):
             part = slice(first * group, (first + at_once) * group)
             with torch.no_grad():
                 table = Neighbours(self, x[part], fx[part], None, per_variable).total()
-            total = table if first == 0 else total + table
-        return total / draws
+            tables = [tables[0] + table] if tables else [table]
+        return tables[0] / draws
 
     # What f knows of itself
 

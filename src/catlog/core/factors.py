@@ -174,12 +174,13 @@ class IndependentFactors(Factors):
         self.given_probs: Tensor | None = None
         form = given_form(base)
         check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
-        if form == "unknown":
-            self.given_logits = self._by_variable(unclamped_logits(base))
-        elif form == "logits":
-            self.given_logits = self._by_variable(widened(base.logits))
-        else:
+        if form == "probs":
             self.given_probs = self._by_variable(widened(base.probs))
+        else:
+            logits = unclamped_logits(base, validate) if form == "unknown" else widened(base.logits)
+            if logits is not base.logits and not isinstance(base, Bernoulli):
+                logits = logits.log_softmax(-1)  # torch's were rounded to 16 bits, or clamped
+            self.given_logits = self._by_variable(logits)
         table = self.table
         self.real = table.dtype
         self.device = table.device
@@ -219,7 +220,9 @@ class IndependentFactors(Factors):
         return table
 
     def _refuse_invalid(self, base: Distribution) -> None:
-        bad = self.probs.detach().isnan().any(-1).nonzero()
+        given = given_parameter(base).shape
+        is_bad = self.probs.detach().isnan().any(-1)
+        bad = is_bad.reshape(given if self.kind == Kind.BITS else given[:-1]).nonzero()
         if len(bad):  # else the sum of the logits was that of inf and -inf
             raise ValueError(
                 f"q: {type(base).__name__} has no valid probabilities at index "
@@ -260,7 +263,7 @@ class IndependentFactors(Factors):
         return torch.where(self.possible, self.log_probs, 0.0)
 
     @lazy
-    def ordered(self) -> IndependentBlocks:
+    def ordered(self) -> Ordered:
         """The distribution as one of dependent variables, all in one block."""
         return IndependentBlocks(self.log_probs, self.cardinalities)
 
@@ -624,7 +627,7 @@ def given_parameter(q: Any) -> Tensor:
     return parameter
 
 
-def unclamped_logits(q: Any) -> Tensor:
+def unclamped_logits(q: Any, validate: bool) -> Tensor:
     """Return the logits of a q that has both forms.
 
     torch computes logits from probabilities that it clamps. Where it did, logits make impossible
@@ -634,9 +637,13 @@ def unclamped_logits(q: Any) -> Tensor:
     probs, logits = widened(q.probs), widened(q.logits)
     eps = torch.finfo(given_parameter(q).dtype).eps  # what torch clamps to
     lowest = log(eps) * (1 + 4 * eps)
-    if isinstance(q, Bernoulli):
+    is_bits = isinstance(q, Bernoulli)
+    if is_bits:
         rare = torch.minimum(probs, 1 - probs)
         clamped = (rare < eps) & (logits.abs() <= -lowest)
-        return torch.where(clamped, safe_log(probs) - safe_log(1 - probs), logits)
-    clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
-    return torch.where(clamped, safe_log(probs), logits)
+    else:
+        clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
+    if can_inspect(validate, clamped) and not bool(clamped.any()):
+        return logits  # without the graph of cached probabilities, which may be gone
+    by_probs = safe_log(probs) - safe_log(1 - probs) if is_bits else safe_log(probs)
+    return torch.where(clamped, by_probs, logits)

@@ -23,7 +23,7 @@ def positive(uniforms: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gumbels_given_argmax(
-    log_probs: Float[Tensor, "*#batch d k"],
+    log_probs: Float[Tensor, "*rows d k"],
     index: Int64[Tensor, "n *batch d"],
     uniforms: Float[Tensor, "*repeats_n_batch d k"],
 ) -> Float[Tensor, "*repeats_n_batch d k"]:

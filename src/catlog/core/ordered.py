@@ -18,7 +18,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 from torch.utils._pytree import tree_map
 
-from .categories import Kind, as_index, integers, inverse_cdf, one_hots, widened
+from .categories import Kind, as_index, as_logits, integers, inverse_cdf, one_hots
 from .checks import (
     broadcasts,
     check_dense,
@@ -158,7 +158,7 @@ class Ordered(Distribution):
             category = torch.arange(max(sizes), device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
-        log_probs = widened(logits).log_softmax(-1)
+        log_probs = as_logits(logits).log_softmax(-1)
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise ValueError(
@@ -195,7 +195,8 @@ class Ordered(Distribution):
         with torch.no_grad():
             points = self.direct_draws(prod(torch.Size(sample_shape)), None)
             if points is None:
-                u = torch.rand(shape, dtype=torch.promote_types(self.real, torch.float32), device=self.device)
+                real = torch.promote_types(self.real, torch.float32)
+                u = torch.rand(shape, dtype=real, device=self.device)
                 points = self.from_uniforms(self._rows(u))
             return points.reshape(shape)
 

@@ -36,9 +36,9 @@ class Randomness:
         x: Tensor | None = None,
         noise: tuple[Tensor, ...] | Tensor | None = None,
         generator: torch.Generator | None = None,
+        owner: str = "E",
         least: int = 1,
         hint: str = "",
-        owner: str = "E",
     ) -> None:
         check_generator(generator, q.device)
         self.q = q
@@ -47,9 +47,9 @@ class Randomness:
         if isinstance(noise, Tensor):
             self.noise = [noise]
         self.generator = generator
+        self.owner = owner
         self.least = least
         self.hint = hint
-        self.owner = owner
         self.taken: list[tuple[str, tuple[int, ...]]] = []
         self.whole: Tensor
 
@@ -74,7 +74,7 @@ class Randomness:
         q = self.q
         self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
         if self.x is not None:
-            return checked_points(q, self.x, groups, self.least, self.hint, self.owner)
+            return checked_points(q, self.x, self.owner, groups, self.least, self.hint)
         if sampling == "independent":
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
@@ -113,7 +113,9 @@ class Randomness:
     def given_points(self, n: int) -> Tensor | None:
         """Return the points given, checked; None where a method should make n points itself."""
         x = self.given(n)
-        return None if x is None else checked_points(self.q, x, 1, self.least, self.hint, self.owner)
+        return (
+            None if x is None else checked_points(self.q, x, self.owner, 1, self.least, self.hint)
+        )
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -171,7 +173,9 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-            instead = "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            instead = (
+                "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            )
             raise ValueError(f"x: {self.owner} cannot use it{instead}.")
         if self.noise:
             raise ValueError(
@@ -259,7 +263,7 @@ def rand(
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
 
 
-def checked_points(q: Factors, x: Any, groups: int, least: int, hint: str, owner: str) -> Tensor:
+def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint: str) -> Tensor:
     """Return points given by the caller, with output dimensions; raise unless q can draw them."""
     tail = q.seen_batch + q.event_shape
     rows = "n" if groups == 1 else f"n * {groups}"

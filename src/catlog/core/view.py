@@ -39,10 +39,11 @@ def view(
         raise TypeError(
             f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
             "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
-            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; and, for "
-            "estimators of dependent variables, those of catlog.distributions (MarkovChain, "
-            "Autoregressive, Subset, ...). For counts (Poisson, ...) use catlog.estimators.CountDifferences, "
-            "or catlog.distributions.truncated(q). For other types there is "
+            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; "
+            "and, for estimators of dependent variables, those of catlog.distributions "
+            "(MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
+            "catlog.estimators.CountDifferences, or catlog.distributions.truncated(q). For other "
+            "types there is "
             "catlog.distributions.register_distribution."
         )
     if factors.kind not in supports:

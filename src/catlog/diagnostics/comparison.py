@@ -115,14 +115,15 @@ class Comparison:
 
         Args:
             width: The most columns of a line. Columns of the table that do not fit are left out and
-                named below it; variance x s is always shown. None: no limit.
+                named below it; variance x s and the bias are always shown. None: no limit.
         """
         cells = {heading: [heading, *map(text, self.rows)] for heading, text in COLUMNS.items()}
         names = ["", *(row.name if row.unbiased else f"{row.name} (b)" for row in self.rows)]
         if width is not None:
-            names = _cut(names, max(8, width - 2 - max(map(len, cells[MERIT]))))
+            always = sum(2 + max(map(len, cells[heading])) for heading in ALWAYS)
+            names = _cut(names, max(8, width - always))
         names = [name.ljust(max(map(len, names))) for name in names]
-        shown = [MERIT]
+        shown = [*ALWAYS]
         for heading in IMPORTANCE:
             chosen = [column for column in COLUMNS if column in (*shown, heading)]
             line = _joined([names, *(cells[column] for column in chosen)])[0]
@@ -189,9 +190,8 @@ def _cell(value: object) -> str:
 
 
 # The columns of the table after the names, and which of them to show first where space is short.
-MERIT = "variance x s"
 COLUMNS: dict[str, Callable[[Row], str]] = {
-    MERIT: lambda row: f"{row.merit:.3g}",
+    "variance x s": lambda row: f"{row.merit:.3g}",
     "95 % interval": lambda row: f"{row.merit_low:.3g} to {row.merit_high:.3g}",
     "ms": lambda row: f"{1000 * row.seconds:.3g}",
     "variance": lambda row: f"{row.variance:.3g}",
@@ -202,7 +202,8 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "snr": lambda row: f"{row.snr:.3g}",
     "per logit": lambda row: f"{row.logit_variance:.3g}" if isfinite(row.logit_variance) else "",
 }
-IMPORTANCE = ("ms", "variance", "bias ± noise", "95 % interval", "evaluations", "snr", "per logit")
+ALWAYS = ("variance x s", "bias ± noise")
+IMPORTANCE = ("ms", "variance", "95 % interval", "evaluations", "snr", "per logit")
 
 
 def _cut(names: list[str], limit: int) -> list[str]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
 
@@ -12,22 +13,18 @@ from torch.distributions import Distribution
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..core.abilities import has_table
 from ..core.checks import check_function
 from ..core.estimator import Estimator
-from ..core.evaluator import Function
-from ..core.factors import Factors, base_distribution
+from ..core.evaluator import Evaluator, Function
+from ..core.factors import Factors, IndependentFactors, RelaxableFactors, base_distribution
 from ..core.left_alone import left_alone, modules_of
 from ..core.ordered import Ordered
-from ..core.view import view
+from ..core.randomness import Randomness
+from ..core.view import relaxable, view
 from ..distributions.counts import FAMILIES, Counts, counts
-from ..distributions.factors import relaxable
 from ..distributions.network_checks import rounding
-from ..estimator import RELAXABLE
 from ..estimators import Exact
-from ..evaluation.evaluate import View, evaluate, value_and_slope
-from ..evaluation.known_mean import known_mean
-from ..evaluation.neighbours import differences
-from ..sampling.draw import draw
 
 ROWS = 3
 MOST_VARIABLES = 8  # whose neighbours are compared with f's own table
@@ -61,8 +58,8 @@ def check(
     and batch element alone: it is compared with its value when the point is evaluated alone, in
     another order, and beside other points in the other batch elements. What f offers besides, a
     table of ``neighbours`` or an ``expectation``, must agree with it. If the distribution has a
-    method ``check`` (:meth:`catlog.distributions.Autoregressive.check`), its network is checked, too. All
-    mistakes are named in one error.
+    method ``check`` (:meth:`catlog.distributions.Autoregressive.check`), its network is checked,
+    too. All mistakes are named in one error.
 
     Noise is no mistake, but it is reported with a way out: f returns other values when it is called
     again, as with dropout. Estimators stay unbiased, but those that subtract values of f at
@@ -95,8 +92,8 @@ def check(
         if isinstance(base, Ordered) and hasattr(base, "check"):
             base.check()
         law = _view(q, outputs)
-        if needs_slope and isinstance(law, Factors):
-            relaxable(q, law, type(E).__name__)
+        if needs_slope and not isinstance(law, Counts):
+            relaxable(law, type(E).__name__)
         trial = _Trial(f, law, _points(law, q), modules_of(f))
         findings = trial.values()
         is_noisy = trial.is_noisy
@@ -115,18 +112,18 @@ def check(
     return FunctionReport(is_noisy, slope_error is None, tuple(findings))
 
 
-def _view(q: Distribution, outputs: int) -> View:
+def _view(q: Distribution, outputs: int) -> Factors:
     if isinstance(base_distribution(q), tuple(FAMILIES)):
         return counts(q, outputs=outputs)
     return view(q, outputs=outputs)
 
 
-def _points(law: View, q: Distribution) -> Tensor:
+def _points(law: Factors, q: Distribution) -> Tensor:
     """Return possible points; neighbouring ones differ in every variable that can differ."""
     if isinstance(law, Counts):
         return q.sample((ROWS,)).reshape(ROWS, *law.batch_shape, *law.event_shape)
-    if not isinstance(law, Factors):
-        return draw(law, ROWS)
+    if not isinstance(law, IndependentFactors):
+        return Randomness(law).points(ROWS)
     order = torch.rand(law.probs.shape, device=law.device)
     order = order.masked_fill(~law.possible, -1.0).argsort(-1, descending=True)
     row = torch.arange(ROWS, device=law.device).view(-1, *[1] * (law.probs.dim() - 1))
@@ -134,12 +131,12 @@ def _points(law: View, q: Distribution) -> Tensor:
     return law.point(order.expand(ROWS, *order.shape).gather(-1, rank).squeeze(-1))
 
 
-def _slope_error(f: Function, x: Tensor, law: View) -> str | None:
+def _slope_error(f: Function, x: Tensor, law: Factors) -> str | None:
     """Return why f has no finite derivative in x; None if it has one."""
-    if not isinstance(law, Factors) or law.kind not in RELAXABLE:
+    if not isinstance(law, RelaxableFactors):
         return "f: the points of q are integers, in which nothing can be differentiated."
     try:
-        value_and_slope(f, x, law)
+        Evaluator(f, law).slope(x)
     except Exception as error:  # f may raise anything if it was not written for this
         return f"{error}"
     return None
@@ -164,7 +161,7 @@ class _Dtypes(TorchDispatchMode):
 class _Trial:
     """f at the points x, and what is wrong with it."""
 
-    def __init__(self, f: Function, law: View, x: Tensor, modules: list[nn.Module]) -> None:
+    def __init__(self, f: Function, law: Factors, x: Tensor, modules: list[nn.Module]) -> None:
         self.f = f
         self.law = law
         self.x = x
@@ -173,7 +170,7 @@ class _Trial:
         self.influences: list[str] = []
         self.is_noisy = False
         with torch.no_grad(), _Dtypes() as seen:
-            self.fx = evaluate(f, x, law)
+            self.fx = Evaluator(f, law)(x)
         dtypes = {self.fx.dtype, *seen.dtypes} - {torch.bool}
         eps = rounding(dtypes, x.device)
         # Rows are rounded otherwise beside others. The square root allows for terms of f that
@@ -185,21 +182,21 @@ class _Trial:
     @torch.no_grad()
     def values(self) -> list[str]:
         """Compare f with itself, and return what was found."""
-        law, x, fx = self.law, self.x, self.fx
-        again = evaluate(self.f, x, law)
+        law, x, fx, f = self.law, self.x, self.fx, Evaluator(self.f, self.law)
+        again = f(x)
         if self._differ(fx, again, self.repeat_limit):
             self.is_noisy = True
             return [self._noise((fx - again).abs().max().item())]
         with self._named("a point is evaluated alone") as case:
-            self._compare(case, fx[1:2], evaluate(self.f, x[1:2], law))
+            self._compare(case, fx[1:2], f(x[1:2]))
         with self._named("the points come in another order") as case:
-            self._compare(case, fx.flip(0), evaluate(self.f, x.flip(0), law))
+            self._compare(case, fx.flip(0), f(x.flip(0)))
         if prod(law.batch_shape) > 1:
             with self._named("the points of another batch element change") as case:
                 end = x.dim() - len(law.event_shape)
                 other = x.flatten(1, end - 1).clone()
                 other[:, 0] = other[1, 0]
-                after = evaluate(self.f, other.view_as(x), law)
+                after = f(other.view_as(x))
                 count = prod(law.batch_shape)
                 self._compare(case, *(v.reshape(ROWS, count, -1)[:, 1:] for v in (fx, after)))
         if self.influences:
@@ -230,13 +227,14 @@ class _Trial:
 
     def _tables(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
         """Return the changes of some variables of one point, by f's own table and by f."""
-        if not isinstance(self.law, Factors) or getattr(self.f, "neighbours", None) is None:
+        if not isinstance(self.law, IndependentFactors) or not has_table(self.f):
             return None
-        law = replace(self.law, validate=False)  # else a note would be made on f
+        law = copy(self.law)
+        law.validate = False  # else it would be noted that f was compared
         order = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
         chosen = order[..., :MOST_VARIABLES]
         own, true = (
-            differences(f, self.x[:1], self.fx[:1], law, chosen=chosen) for f in (self.f, plain)
+            Evaluator(f, law).neighbours(self.x[:1], self.fx[:1], chosen) for f in (self.f, plain)
         )
         return own, true
 
@@ -245,7 +243,7 @@ class _Trial:
         law = self.law
         if isinstance(law, Counts) or prod(law.cardinalities) > MOST_POINTS:
             return None
-        own = known_mean(self.f, q, law)
+        own = Evaluator(self.f, law).mean()
         if own is None:
             return None
         return own, Exact(limit=MOST_POINTS)(plain, q, outputs=law.outputs)

@@ -12,17 +12,14 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..core.checks import check_count
-from ..core.estimator import Estimator
 from ..core.left_alone import left_alone
-from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
+from ..sample import SlopeEstimator, sample
+from .arms import Arm, Chosen, copied_to, joined_reasons, named_estimators
+from .comparing import KnownGradient, norm_of, row_of
 from .comparison import Comparison
-from .gradient_samples import Clock, timed
-from .gradients import check_trainable, flat_gradients, graph_leaves, listed
-from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress
-from .reference import KnownGradient, norm_of
-from .sizing import copied_to, joined_reasons
+from .task import Clock, check_trainable, flat, gradients_in, graph_leaves, listed, timed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -97,33 +94,35 @@ def compare_layers(
         check_count("compare_layers", name, value, least)
     with left_alone(loss):
         network = _Network(loss, parameters)
-        entries: dict[str, Entry] = {}
+        arms: dict[str, Arm] = {}
         skipped: dict[str, str] = {}
         named = named_estimators(estimators)
         with shown_progress(progress) as advance:
             steps = len(named) + rounds + 1
             for number, (name, E) in enumerate(named.items()):
                 advance(name, number, steps)
-                entry = Entry(copied_to(E, network.device), evaluations=1)
+                arm = Arm(copied_to(E, network.device), 1, network.generator(seed + 1 + number))
                 try:
-                    network.measure(entry, repeats, seed + 1 + number)
+                    for _ in range(repeats):
+                        arm.in_parameters.add(network.gradient(arm).unsqueeze(0))
                 except (TypeError, ValueError) as error:
                     skipped[name] = str(error).rstrip(".")
                     continue
-                entries[name] = entry
-            if not entries:
+                arms[name] = arm
+            if not arms:
                 reasons = joined_reasons(skipped)
                 raise ValueError(f"compare_layers: no estimator could be used. {reasons}.")
             for number in range(rounds):
                 advance("timing", len(named) + number, steps)
-                for entry in entries.values():
-                    entry.times.append(network.step_seconds(entry.E, seed, clock))
+                for arm in arms.values():
+                    step = partial(network.gradient, arm)
+                    arm.times.append(timed(step, clock, network.device)[0])
             advance("reference", steps - 1, steps)
             kind = "exact" if network.outcomes <= limit else "rloo"
             truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
             advance("done", steps, steps)
     norm = norm_of(truth)
-    rows = [entry.row(name, truth, norm) for name, entry in entries.items()]
+    rows = [row_of(name, arm, truth, norm or 0.0) for name, arm in arms.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
     return Comparison(tuple(rows), skipped, kind, "One draw per layer")
 
@@ -224,22 +223,6 @@ class _Network:
     def generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed)
 
-    def sampler(self, E: Estimator, seed: int) -> Sampler:
-        """Return a sampler that draws by E; it raises if E cannot draw without f."""
-        generator = self.generator(seed)
-        return partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
-
-    def measure(self, entry: Entry, repeats: int, seed: int) -> None:
-        """Add repeated estimates of the gradient to an entry."""
-        sampler = self.sampler(entry.E, seed)
-        for _ in range(repeats):
-            entry.in_parameters.add(self.gradient(sampler).unsqueeze(0))
-
-    def step_seconds(self, E: Estimator, seed: int, clock: Clock) -> float:
-        """Return the time of one run of the network and its gradient."""
-        sampler = self.sampler(E, seed)
-        return timed(lambda: self.gradient(sampler), clock, self.device)[0]
-
     @property
     def outcomes(self) -> int:
         """The number of joint outcomes of all layers, for one row."""
@@ -254,9 +237,17 @@ class _Network:
             )
         return losses
 
-    def gradient(self, sampler: Sampler) -> Tensor:
-        """Return one estimate of the gradient in the parameters, as a vector."""
-        return flat_gradients(self.losses(sampler), self.parameters)
+    def gradient(self, arm: Arm) -> Tensor:
+        """Return one estimate of the gradient by an arm; it raises if that cannot draw without
+        f."""
+        E = cast(SlopeEstimator, arm.E)
+        return self.differentiated(
+            self.losses(partial(sample, estimator=E, generator=arm.generator))
+        )
+
+    def differentiated(self, value: Tensor) -> Tensor:
+        """Return the gradient of a sum in the parameters, as a vector."""
+        return flat(gradients_in(value, self.parameters))
 
     def exact(self) -> KnownGradient:
         """Return the gradient by enumeration of all outcomes of a row."""
@@ -266,7 +257,7 @@ class _Network:
             recorder = _Recorder(categories=categories, row_dims=len(self.rows))
             losses = self.losses(recorder)
             weighted = recorder.log_prob(self.rows).exp() * losses
-            total = flat_gradients(weighted, self.parameters).double() + total.to(losses.device)
+            total = self.differentiated(weighted).double() + total.to(losses.device)
         return total, torch.zeros_like(total)
 
     def by_rloo(self, runs: int, seed: int) -> KnownGradient:
@@ -279,5 +270,5 @@ class _Network:
             values = losses.detach()
             advantage = (values - values.mean(0)) * (GROUP / (GROUP - 1))
             surrogate = (losses + advantage * log_prob).mean(0)
-            moments.add(flat_gradients(surrogate, self.parameters).unsqueeze(0))
+            moments.add(self.differentiated(surrogate).unsqueeze(0))
         return moments.mean, moments.mean_variances

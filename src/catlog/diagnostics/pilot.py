@@ -1,242 +1,331 @@
-"""A pilot: its task, its time limit, and estimates for trials in whichever way is cheapest."""
+"""Candidates that take turns on f and q, until they are known or the time is over."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from math import inf, sqrt
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import exp, hypot, inf
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..diagnostics import pilot_settings as settings
-from .gradient_samples import GradientSampler
-from .kinds_of_calls import of_each_kind
-from .plain_draws import PlainDraws
-from .scoring import Scoring
-from .structure import Structure
-from .trials import Trial
-from .user_step import UserStep
+from ..core.abilities import has_table
+from ..core.categories import Kind
+from ..core.checks import readable
+from ..core.left_alone import versions_kept
+from ..core.settings import label
+from ..estimators import (
+    ARMS,
+    RAM,
+    RLOO,
+    CritiCateR,
+    Exact,
+    GumbelSoftmax,
+    IndeCateR,
+    ReinMax,
+    SCateR,
+    SlopeCateR,
+)
+from .arms import ERRORS, AnyEstimator, Arm, copied_to, first_sentence, why_unsuitable
+from .moments import Moments
+from .task import Task, flat, gradients_in
 
-TimedStep = Callable[[], tuple[float, Tensor]]
+Step = Callable[[AnyEstimator], object]
+
+MOMENTUM_STEPS = 10  # that momentum averages, and their noise with them
+BIAS_WEIGHT = 100  # momentum does not average a bias
+FIRST_ROUNDS = 8
+STAGES = ((8, 3.0), (24, 2.0), (64, 2.0))  # rounds, and how much worse than the best may continue
+LEAST_BUDGET = 64  # evaluations
+SHARE = 0.1  # of the pilot's time that a candidate may take in the first rounds
+GROUPS = 8  # of batch elements, whose gradients show the noise of the minibatch
+CACHED = 10  # times as fast at a point that it has seen: f keeps its values
+MOST_ERROR = 3.0  # of the logarithm of a score
+
+# In the order in which level ones are named.
+LADDER: tuple[AnyEstimator, ...] = tuple(RLOO(2**power) for power in range(1, 7))
+DEPENDENT: tuple[AnyEstimator, ...] = (SCateR(1), RAM(1), CritiCateR(8), Exact())
+INDEPENDENT: tuple[AnyEstimator, ...] = (
+    *(IndeCateR(1), IndeCateR(2, sampling="latin")),
+    *(SlopeCateR(1, every=4), SlopeCateR(2, every=4), SlopeCateR(1)),
+    *(ARMS(2), ARMS(4), CritiCateR(8), Exact()),
+)
+BIASED: tuple[AnyEstimator, ...] = (ReinMax(1), ReinMax(4), GumbelSoftmax(1, hard=True))
 
 
-@dataclass
+class Score(NamedTuple):
+    """The expected training time up to a common factor, and its relative standard error."""
+
+    value: float
+    error: float
+
+
 class Pilot:
-    """What a pilot works on, what it knows so far, and how it makes estimates.
+    """Arms that take turns, and their scores, the lower the better.
 
     Attributes:
-        task: The gradient to estimate.
-        structure: What is known about f and q.
-        generator: The source of all draws.
-        user_step: The training step of the user, which is timed for promising candidates.
-        start: The clock at the start of the pilot.
-        steps: The time limit, in steps of the leader.
-        least_seconds: The time limit is at least this long.
-        trials: The candidates, with every number of draws that was tried or predicted.
-        scoring: The scores of candidates.
-        minibatch_by: The trial whose estimator measured the noise of the minibatch.
-        evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
-            draws.
-        batches_are_slow: A repeat in a batch costs about as much as a single step.
+        task: the gradient that they estimate.
+        step: the user's training step, if there is one.
+        deadline: of the pilot, as a function of the least seconds of a step.
+        arms: by name, in the order in which level ones are named.
+        alive: the names of those that are still observed.
+        skipped: why other candidates are not tried.
+        rest: seconds of a step apart from the estimate and its gradients.
+        miss: seconds that f takes for an unseen point beyond those for a seen one, if it keeps its
+            values.
+        minibatch: the variance that the choice of the minibatch gives to the gradient.
     """
 
-    task: GradientSampler
-    structure: Structure
-    generator: torch.Generator
-    user_step: UserStep
-    start: float = 0.0
-    steps: float = 30
-    least_seconds: float = 0.0
-    trials: list[Trial] = field(default_factory=list)
-    scoring: Scoring = field(default_factory=Scoring)
-    minibatch_by: Trial | None = None
-    evaluation_seconds: dict[int, float] = field(default_factory=dict)
-    batches_are_slow: bool = False
+    def __init__(
+        self, task: Task, step: Step | float | None, deadline: Callable[[float], float]
+    ) -> None:
+        self.task = task
+        self.step = step if callable(step) else None
+        self.rest = 0.0 if step is None or callable(step) else float(step)
+        self.deadline = deadline
+        self.arms: dict[str, Arm] = {}
+        self.alive: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self.times_whole_steps = False
+        self.miss = self._miss()
+        self.minibatch = 0.0
+        self._penalty: Tensor | None = None
+        if task.penalty is not None:
+            penalties = task.penalties(task.make_q(*task.parameters))
+            gradients = gradients_in(penalties, task.parameters, retain=not task.rebuilds_q)
+            self._penalty = flat(gradients).double()
 
-    @property
-    def measured(self) -> list[Trial]:
-        """The trials whose step was timed, and which were not given up."""
-        return [trial for trial in self.trials if trial.is_measured]
+    @torch.no_grad()
+    def _miss(self) -> float:
+        """Return what a point that f has not seen costs beyond one that it has, if f keeps values.
 
-    def is_timed(self, trial: Trial) -> bool:
-        """Return whether the time of a step was measured, and not only predicted."""
-        return bool(trial.times) and (trial.is_whole or not self.user_step.can_time(trial))
-
-    @property
-    def leader_seconds(self) -> float:
-        """The time of a step of the leader."""
-        return self.scoring.ranked(self.measured)[0].seconds
-
-    def time_left(self, overtime: float = 1.0) -> float:
-        """Return the seconds left; until two candidates are measured, there is no limit."""
-        if len({id(trial.candidate) for trial in self.measured}) < 2:
-            return inf
-        limit = max(self.steps * self.leader_seconds, self.least_seconds)
-        start = self.start + self.user_step.compiling_seconds
-        return overtime * limit - (self.task.clock() - start)
-
-    @cached_property
-    def plain(self) -> PlainDraws:
-        """Draws and values for all estimators that use plain draws."""
-        size = max(2, min(settings.SET_SIZE, self.structure.budget))
-        return PlainDraws(self.task, size, self.generator)
-
-    @cached_property
-    def entries(self) -> int:
-        """The number of entries of a gradient."""
-        return sum(parameter.numel() for parameter in self.task.parameters)
-
-    @cached_property
-    def _selection(self) -> Tensor:
-        generator = self.task.generator(0)
-        device, count = self.task.view.device, settings.SELECTED_ENTRIES
-        return torch.randint(self.entries, (count,), device=device, generator=generator)
-
-    def selected(self, gradients: Tensor) -> Tensor:
-        """Return some entries of the gradients, scaled to the norm of all, if there are many."""
-        if self.entries <= settings.SELECTED_ENTRIES:
-            return gradients
-        return gradients[..., self._selection] * sqrt(self.entries / len(self._selection))
-
-    def add(self, trial: Trial, gradients: Tensor) -> None:
-        """Add estimated gradients, one per row; of long ones, only some entries."""
-        trial.add(self.selected(gradients))
-
-    def least_step_seconds(self, trial: Trial) -> float:
-        """Return the time that f alone takes in a step, about; half of it, to be careful."""
-        return self.structure.further_seconds * trial.cost / 2
-
-    def batch_limit(self, trial: Trial) -> int:
-        """Return how many estimates one call may make."""
-        evaluations = max(1, trial.evaluations * self.task.view.batch_size)
-        return min(
-            settings.MOST_REPEATS,
-            settings.EVALUATIONS_PER_CALL // evaluations,
-            settings.ENTRIES_PER_CALL // self.entries,
-        )
-
-    def first_repeats(self, trial: Trial) -> int:
-        """Return how many estimates a first call makes."""
-        if self.runs_one_by_one(trial):
-            return 2
-        return min(settings.FIRST_REPEATS, self.batch_limit(trial))
-
-    def runs_one_by_one(self, trial: Trial) -> bool:
-        """Return whether the estimates of this candidate are not batched."""
-        return (
-            self.batches_are_slow
-            or trial.candidate.expensive
-            or self._replays(trial)
-            or not self.task.vectorised
-            or self.batch_limit(trial) < settings.LEAST_REPEATS
-        )
-
-    def may_have_missed(self, trial: Trial) -> bool:
-        """Return whether rare values of f may not have been drawn though more repeats are cheap."""
-        estimates = trial.kinds * trial.moments.count * self.structure.batch
-        has_few = estimates < settings.RARE_REPEATS
-        return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
-
-    def step(self, trial: Trial, is_timing: bool = False) -> TimedStep:
-        """Return a step of the trial; `is_timing`: its gradient is not used."""
-        if self._replays(trial):
-            return self._replayed_step(trial, is_timing)
-        return self.task.timer(trial.estimator, self.generator)
-
-    def _replayed_step(self, trial: Trial, is_timing: bool) -> TimedStep:
-        """Return a step whose time is that of the evaluations, known, and of the rest, measured."""
-        fewer = (self.plain.size - trial.samples) * self.structure.further_seconds
-
-        def step() -> tuple[float, Tensor]:
-            start = 0 if is_timing else trial.replayed
-            if start + trial.samples > self.plain.count:
-                self.plain.extend(self.plain.count // self.plain.size + 1)
-            x, fx = self.plain.subsets(trial.samples, start, 1)
-            trial.replayed = max(trial.replayed, start + trial.samples)
-            seconds, gradient = self.task.replayed(trial.estimator, x[:, 0], fx[:, 0])
-            return seconds + max(0.0, self.plain.seconds - fewer), gradient
-
-        return step
-
-    def timed_gradient(self, trial: Trial) -> Tensor:
-        """Make a step, add its time and return its gradient."""
-        seconds, gradient = self.step(trial)()
-        trial.times.append(self.user_step.ratio * seconds)
-        return gradient
-
-    def run_steps(self, trial: Trial, count: int) -> None:
-        """Make timed steps and add their gradients; the user's step does not show any."""
-        if trial.is_whole:
-            trial.times += [self.user_step.seconds(trial) for _ in range(count)]
-        else:
-            self._repeat_step(trial, count)
-
-    def _repeat_step(self, trial: Trial, count: int) -> None:
-        """Make the pilot's own steps. Their times count, unless those of the user's step do."""
-        step = self.step(trial)
-        steps = [step() for _ in range(count)]
-        if steps:
-            self.add(trial, torch.stack([gradient for _, gradient in steps]))
-        if not trial.is_whole:
-            trial.times += [self.user_step.ratio * seconds for seconds, _ in steps]
-
-    def run_batched(self, trial: Trial, repeats: int) -> None:
-        """Make estimates in one batched call."""
-        start, E = self.task.clock(), trial.estimator
-        kinds = of_each_kind(E, lambda: self.task.gradients(E, repeats, self.generator)[0])
-        self.add(trial, torch.stack(kinds, 1))
-        trial.seconds_per_repeat = (self.task.clock() - start) / repeats
-
-    def run(self, trial: Trial, repeats: int, time_left: float) -> None:
-        """Make this many estimates, or as many as the time allows."""
-        if repeats <= 0 or time_left <= 0:
-            return
-        if self.runs_one_by_one(trial):
-            # These steps are not compiled.
-            seconds = trial.kinds * trial.seconds / self.user_step.ratio
-            possible = repeats if time_left == inf else int(time_left / seconds)
-            self._repeat_step(trial, min(repeats, possible))
-            return
-        limit, end = self.batch_limit(trial), self.task.clock() + time_left
-        expected = trial.seconds_per_repeat or trial.seconds
-        while repeats > 0 and self.task.clock() + expected * min(repeats, limit) < end:
-            self.run_batched(trial, min(repeats, limit))
-            repeats -= limit
-            expected = trial.seconds_per_repeat
-
-    def shares_draws(self, trial: Trial) -> bool:
-        """Return whether the draws and values of other estimators can be used for this one."""
-        return trial.uses_plain_draws and self.task.f_is_independent
-
-    def _replays(self, trial: Trial) -> bool:
-        """Return whether timed steps use known values of f, because f is expensive."""
-        return (
-            self.shares_draws(trial)
-            and trial.samples <= self.plain.size
-            and self.structure.further_seconds * trial.evaluations > settings.SLOW_EVALUATION
-            and not self.task.leaves_of_f
-            and not trial.is_whole
-        )
-
-    def replay(self, trial: Trial) -> None:
-        """Add estimates from the shared draws that were not used yet."""
-        most = max(2, self.batch_limit(trial))
-        x, fx = self.plain.subsets(trial.samples, trial.replayed, most)
-        if x.shape[1]:
-            self.add(trial, self.task.replayed_gradients(trial.estimator, x, fx))
-        trial.replayed = self.plain.count
-
-    def plain_seconds(self, trial: Trial) -> float:
-        """Return the time of a step of an estimator of plain draws.
-
-        The evaluations take equally long for all of them, so they are timed once.
+        The pilot asks for the same points often, if q is sharp or has few; training moves on.
         """
-        x, fx = self.plain.subsets(trial.samples, 0, 1)
-        own_seconds = min(
-            self.task.replayed(trial.estimator, x[:, 0], fx[:, 0])[0] for _ in range(2)
+        first, second, third = (self.task.draws(1, seed) for seed in range(3))
+        calls = (first, first, second, second, third)
+        times = [self.task.timed(partial(self.task.f, x.clone()))[0] for x in calls]
+        seen, unseen = max(times[1], times[3]), min(times[2], times[4])
+        return unseen - seen if unseen > CACHED * seen and unseen > 1e-4 else 0.0
+
+    def enter(
+        self, chosen: Sequence[AnyEstimator], budget: int | None, biased: bool, seed: int
+    ) -> None:
+        """Make an arm of every candidate that fits."""
+        task, factors = self.task, self.task.factors
+        if not chosen:
+            independent = factors.kind != Kind.STRUCTURED
+            chosen = (*LADDER, *(INDEPENDENT if independent else DEPENDENT))
+            chosen += BIASED if biased and independent else ()
+        most = max(LEAST_BUDGET, 2 * (1 + sum(factors.cardinalities) - factors.d))
+        most = most if budget is None else budget
+        for number, E in enumerate(chosen):
+            evaluations, reason = 0, why_unsuitable(E, factors.kind)
+            if not (E.unbiased or biased):
+                reason = "it is biased; biased=True shows it"
+            if reason is None:
+                evaluations = task.evaluations(E)
+                if has_table(task.f):  # which is read, at about the cost of an evaluation per entry
+                    entries = getattr(E, "samples", evaluations) * (1 + factors.k)
+                    evaluations = min(evaluations, entries)
+                if evaluations > most:
+                    needed = readable(evaluations)
+                    reason = f"it needs {needed} evaluations, more than the budget of {most}"
+            if reason is None:
+                generator = task.generator(seed + number)
+                self.arms[label(E)] = Arm(copied_to(E, task.device), evaluations, generator)
+            else:
+                self.skipped[label(E)] = reason
+        self.alive = [*self.arms]
+
+    def run(self) -> None:
+        """Let the arms take turns until they are known or the time is over."""
+        deferred: list[str] = []
+        for name in sorted(self.alive, key=lambda name: self.arms[name].evaluations):
+            is_long = FIRST_ROUNDS * self.predicted(name) > SHARE * self.time_left()
+            if is_long and len(self.tried()) > 1:
+                deferred.append(name)
+            else:
+                self.observe(name)
+        self.alive = [name for name in self.alive if name not in deferred]
+        self.rounds(FIRST_ROUNDS - 1)
+        self.measure_minibatch()
+        for name in deferred:
+            self._try_late(name)
+        for number, (rounds, factor) in enumerate(STAGES):
+            if number:
+                self.rounds(rounds - STAGES[number - 1][0])
+            self.drop(factor)
+            if number == 0 and self.step is not None:
+                self._time_whole_steps()
+
+    def rounds(self, count: int) -> None:
+        """Let all arms make estimates in turn, while there is time; two have time in any case."""
+        for _ in range(count):
+            for name in [*self.alive]:
+                if self.time_left() > 0 or len(self.tried(2)) < 2:
+                    self.observe(name)
+
+    def observe(self, name: str) -> None:
+        """Let an arm make a step, and an estimate with it; one that fails is left out."""
+        arm = self.arms[name]
+        try:
+            learns = isinstance(arm.E, nn.Module)  # its first estimate is like no other
+            seconds = arm.step(self.task, keep=bool(arm.times) or not learns)
+            if self.times_whole_steps:
+                seconds = self._whole_step(arm)
+            arm.times.append(seconds)
+        except ERRORS as error:
+            self.skipped[name] = first_sentence(error)
+            self.alive.remove(name)
+            del self.arms[name]
+
+    def _try_late(self, name: str) -> None:
+        """Try an arm with long steps, if it could win and there is time."""
+        seconds, scores = self.predicted(name), self.scores()
+        if scores and self.floor() * seconds > min(score.value for score in scores.values()):
+            self.skipped[name] = "too slow to win even without noise"
+        elif self.time_left() < FIRST_ROUNDS * seconds:
+            self.skipped[name] = "the pilot had no time for it"
+        else:
+            self.alive.append(name)
+            for _ in range(FIRST_ROUNDS):
+                if name in self.alive:
+                    self.observe(name)
+
+    def _time_whole_steps(self) -> None:
+        """From now on time the user's step, with the arms that are left. The first may compile."""
+        self.times_whole_steps = True
+        for name in [*self.alive]:
+            self.observe(name)
+        for name, arm in [*self.arms.items()]:
+            arm.times.clear()
+            if name in self.alive:
+                self.observe(name)
+
+    def _whole_step(self, arm: Arm) -> float:
+        """Return the time of the user's training step, and restore the parameters after it."""
+        step, leaves = self.step, self.task.leaves
+        assert step is not None
+        values = [(leaf.detach().clone(), leaf.grad) for leaf in leaves]
+        # The graph of q is used again, so the versions of its leaves must not change.
+        with versions_kept(leaves):
+            try:
+                for leaf in leaves:
+                    leaf.grad = None
+                return arm.timed(self.task, lambda: step(arm.E))[0]
+            finally:
+                with torch.no_grad():
+                    for leaf, (value, gradient) in zip(leaves, values, strict=True):
+                        leaf.copy_(value)
+                        leaf.grad = gradient
+
+    def measure_minibatch(self) -> None:
+        r"""Estimate the noise of the minibatch, with the estimator of the least variance.
+
+        The batch is divided into M groups. With B elements, :math:`n_m` of them in group m, and
+        :math:`g_m` the mean gradient of its elements, it is
+        :math:`\tfrac{B}{M - 1} \sum_m n_m \lVert g_m - \bar g \rVert^2`, less the variance.
+        """
+        task = self.task
+        arm = min(self.tried(2), key=variance_of, default=None)
+        if arm is None or not task.shares_parameters:
+            return
+        value, q = task.estimate(arm.E, arm.generator)
+        losses = (value + task.penalties(q)).flatten()
+        groups = min(GROUPS, len(losses))
+        parts = [losses[m::groups] for m in range(groups)]
+        rows = [flat(gradients_in(part, task.parameters, retain=True)).double() for part in parts]
+        mean = torch.stack(rows).sum(0) / len(losses)
+        spread = sum(
+            float((row - len(part) * mean).square().sum()) / len(part)
+            for row, part in zip(rows, parts, strict=True)
         )
-        if trial.samples not in self.evaluation_seconds:
-            step = self.step(trial, is_timing=True)
-            seconds = min(step()[0] for _ in range(2)) - own_seconds
-            self.evaluation_seconds[trial.samples] = seconds
-        return max(own_seconds, own_seconds + self.evaluation_seconds[trial.samples])
+        self.minibatch = max(0.0, len(losses) * spread / (groups - 1) - variance_of(arm))
+
+    # Time
+
+    def tried(self, least: int = 1) -> list[Arm]:
+        """Return the arms that made so many estimates."""
+        return [arm for arm in self.arms.values() if arm.in_parameters.count >= least]
+
+    def time_left(self) -> float:
+        least = min((self.seconds(arm) for arm in self.arms.values() if arm.times), default=0.0)
+        return self.deadline(least) - self.task.clock()
+
+    def seconds(self, arm: Arm) -> float:
+        """Return the least time of an arm's step."""
+        return min(arm.times) + self.rest + self.miss * arm.evaluations
+
+    def predicted(self, name: str) -> float:
+        """Return the seconds of an arm's step, from those of the arm with the most evaluations."""
+        known = max(self.tried(), key=lambda arm: arm.evaluations, default=None)
+        if known is None:
+            return 0.0
+        return self.seconds(known) * self.arms[name].evaluations / max(1, known.evaluations)
+
+    # Scores
+
+    def unbiased(self) -> list[Arm]:
+        """Return the unbiased arms whose estimates say something: not those that saw only zeros,
+        as with a sparse f, where others saw more."""
+        known = [arm for arm in self.tried(2) if arm.E.unbiased and arm.times]
+        return [arm for arm in known if bool(arm.in_parameters.mean.any())] or known
+
+    def reference(self) -> Moments:
+        """Return the most precise unbiased gradient; with a loss, that of the most evaluations."""
+        known = [arm for arm in self.unbiased() if variance_of(arm) < inf] or self.unbiased()
+        if self.task.has_loss:
+            return max(known, key=lambda arm: arm.evaluations).in_parameters
+        return min(known, key=lambda arm: arm.in_parameters.mean_variance).in_parameters
+
+    def floor(self) -> float:
+        """Return what all estimators share: the squared gradient and the minibatch's noise."""
+        signal = self.reference().shifted_norm2(self._penalty)
+        return max(MOMENTUM_STEPS * signal + self.minibatch, 1e-300)  # if all is 0, time decides
+
+    def squared_bias(self, arm: Arm) -> float:
+        """Return the squared distance from the reference, minus the noise in it."""
+        reference, moments = self.reference(), arm.in_parameters
+        if moments is reference or variance_of(arm) == inf:
+            return 0.0
+        gap = float((moments.mean - reference.mean).square().sum())
+        return max(0.0, gap - moments.mean_variance - reference.mean_variance)
+
+    def scores(self) -> dict[str, Score]:
+        """Return the scores of the unbiased arms."""
+        arms = self.unbiased()
+        floor = self.floor() if arms else 0.0
+        scores = {}
+        for name, arm in self.arms.items():
+            if arm in arms:
+                noise = variance_of(arm)
+                bias = BIAS_WEIGHT * self.squared_bias(arm) if self.task.has_loss else 0.0
+                share = noise / (floor + noise) if 0 < noise < inf else 0.0
+                value = (floor + noise + bias) * self.seconds(arm)
+                # The spread of few estimates says little of their error.
+                error = max(arm.in_parameters.error, 2 / arm.in_parameters.count)
+                scores[name] = Score(value, error * share)
+        return scores
+
+    def drop(self, factor: float) -> None:
+        """Stop to observe arms that are worse than the best, by more than errors explain."""
+        scores = self.scores()
+        level = level_with_best(scores, factor)
+        self.alive = [name for name in self.alive if name in level or name not in scores]
+
+
+def variance_of(arm: Arm) -> float:
+    """Return the variance, infinite if there were infinite gradients."""
+    variance = arm.in_parameters.variance
+    return variance if variance < inf else inf  # also where it is NaN
+
+
+def level_with_best(scores: dict[str, Score], factor: float) -> list[str]:
+    """Return the names of scores within this factor of the best, or within two standard errors."""
+    if not scores:
+        return []
+    best = min(scores.values())
+    return [
+        name
+        for name, (value, error) in scores.items()
+        if value <= best.value * max(factor, exp(min(MOST_ERROR, 2 * hypot(error, best.error))))
+    ]

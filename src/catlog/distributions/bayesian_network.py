@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import check_count
 from ..core.ordered import Ordered, as_batch_shape, dtype_and_device
 from ..core.tracing import constant_result
@@ -17,7 +17,7 @@ from .markov_chain import lookup
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a :class:`catlog.distributions.BayesianNetwork`: a variable, or variables that share parents.
+    """A node of a :class:`BayesianNetwork`: a variable, or variables that share parents.
 
     The variables of a node are independent given the parents.
 
@@ -128,7 +128,7 @@ class BayesianNetwork(Ordered):
             raw = node.logits(x[..., parents])
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
         shape = (node.size, self.cardinalities[self.place[name][0]])
-        logits = widened(node.logits)
+        logits = as_logits(node.logits)
         batch = logits.shape[: logits.dim() - len(parents) - (2 if node.size > 1 else 1)]
         if not parents:
             return logits.reshape(batch + shape).expand(x.shape[:-1] + shape)

@@ -1,4 +1,4 @@
-"""How many of the remaining bits are 1: the table behind :class:`catlog.distributions.Subset`, in log space.
+"""How many of the remaining bits are 1: the table of `catlog.distributions.Subset`, in logs.
 
 Independent bits with log-probabilities ``on`` (of 1) and ``off`` (of 0), ``[d, *batch]``, have
 

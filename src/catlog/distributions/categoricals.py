@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
-from ..core.categories import integers, widened
+from ..core.categories import as_logits, integers
 from ..core.checks import check_dense, check_is_tensor, check_together, check_validate_args
 from ..core.factors import READERS, IndependentFactors
 from ..core.ordered import Ordered, check_value, entropy_of
@@ -63,7 +63,7 @@ class Categoricals(Distribution):
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
-            padded = widened(logits).masked_fill(beyond, -torch.inf)
+            padded = as_logits(logits).masked_fill(beyond, -torch.inf)
         else:
             if isinstance(logits, str) or not hasattr(logits, "__len__"):
                 raise TypeError(
@@ -92,7 +92,7 @@ class Categoricals(Distribution):
             sizes = tuple(row.shape[-1] for row in logits)
             most = max(sizes)
             rows = [
-                pad(widened(row), (0, most - size), value=-torch.inf)
+                pad(as_logits(row), (0, most - size), value=-torch.inf)
                 for row, size in zip(logits, sizes, strict=True)
             ]
             padded = torch.stack(rows, -2)

@@ -81,20 +81,16 @@ class Counts(Factors):
     validate: bool
 
     @property
-    def d(self) -> int:
+    def d(self) -> int:  # type: ignore[override]
         return prod(self.event_shape)
 
     @property
-    def real(self) -> torch.dtype:
+    def real(self) -> torch.dtype:  # type: ignore[override]
         return self.parameter.dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.parameter.device
-
-    @property
-    def batch_size(self) -> int:
-        return prod(self.batch_shape)
 
 
 def counts(q: Distribution, outputs: int = 0) -> Counts:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import check_is_tensor, check_together
 from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST
@@ -70,7 +70,7 @@ class LinearChainCRF(MarkovChain):
                     raise ValueError(
                         f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
                     )
-        unary, pairwise = widened(unary), widened(pairwise)
+        unary, pairwise = as_logits(unary), as_logits(pairwise)
         # Constants go into log Z alone. Messages stay near zero, so that their small differences
         # survive the rounding, however large the weights of whole sequences are.
         states, level = _levelled(unary, 1)

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import broadcasts, check_count, check_is_tensor, check_together
 from ..core.ordered import Ordered, entropy_of
 
@@ -72,9 +72,9 @@ class MarkovChain(Ordered):
                 f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
             )
         # Widened here, so that gradients add up in float32.
-        self.initial = widened(initial)
-        self.transition = widened(transition)
-        self.emission = None if emission is None else widened(emission)
+        self.initial = as_logits(initial)
+        self.transition = as_logits(transition)
+        self.emission = None if emission is None else as_logits(emission)
         self.shared = serves_every_step(transition, batch)
         self.length = length
         self.cardinalities = (k,) * length

@@ -132,7 +132,7 @@ def _components(mixture: Any) -> IndependentFactors:
     if isinstance(components, Ordered):
         raise TypeError(
             "mixture: its components must have independent variables, but those of "
-            f"{type(components).__name__} depend on each other. Use a catlog.distributions.BayesianNetwork whose "
+            f"{type(components).__name__} depend on each other. Use a BayesianNetwork whose "
             "first node is the component."
         )
     return _factors(components)

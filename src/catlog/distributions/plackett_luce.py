@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import check_count, check_generator
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect, inside_functorch
@@ -22,8 +22,8 @@ class PlackettLuce(Ordered):
 
     The event is an int64 vector of k different items, the best first. The largest k of the scores
     plus Gumbel noise, in decreasing order, are a draw (``catlog.distributions.gumbel_top_k``). The
-    *set* of these items is not a draw of :class:`catlog.distributions.Subset`: its probability is a sum over all
-    its orders.
+    *set* of these items is not a draw of :class:`~catlog.distributions.Subset`: its probability is
+    a sum over all its orders.
 
     Entropy and marginals are exact. They enumerate the d! / (d - k)! rankings, so they need few
     items.
@@ -60,7 +60,7 @@ class PlackettLuce(Ordered):
         check_count("PlackettLuce", "k", k, most=d)
         shapes = {} if mask is None else {"mask": mask.shape[:-1]}
         batch = batch_shape("PlackettLuce", scores=scores.shape[:-1], **shapes)
-        scores = widened(scores).expand(batch + (d,))
+        scores = as_logits(scores).expand(batch + (d,))
         is_item = scores > -torch.inf if mask is None else (scores > -torch.inf) & mask
         if can_inspect(validate_args is not False, scores):
             check_scores("PlackettLuce", "scores", scores, mask)
@@ -150,8 +150,9 @@ def gumbel_top_k(
 ) -> Int64[Tensor, "*lead k"]:
     """Return the k items of the largest score plus Gumbel noise, in decreasing order.
 
-    This is a draw of :class:`catlog.distributions.PlackettLuce`, not of :class:`catlog.distributions.Subset`: among three items
-    with weights 2, 1 and 1, the first is in the set of two with probability 5/6, not 4/5.
+    This is a draw of :class:`PlackettLuce`, not of :class:`~catlog.distributions.Subset`: among
+    three items with weights 2, 1 and 1, the first is in the set of two with probability 5/6, not
+    4/5.
 
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])

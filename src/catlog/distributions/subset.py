@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from ..core.categories import widened
+from ..core.categories import as_logits
 from ..core.checks import check_count, check_dense, check_together
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect
@@ -72,7 +72,7 @@ class Subset(Ordered):
         if isinstance(k, Tensor):
             shapes["k"] = k.shape
         batch = batch_shape("Subset", **shapes)
-        logits = widened(logits).expand(batch + (d,))
+        logits = as_logits(logits).expand(batch + (d,))
         is_item = logits > -torch.inf if mask is None else (logits > -torch.inf) & mask
         if isinstance(k, Tensor):
             to_choose = k.to(logits.device, torch.int64).expand(batch)

@@ -1,74 +1,67 @@
 """The estimators, one file per family or per large method, and their registry.
 
-To add one, write its class and list it in its family below.
+To add one, write its class and list it in the `__all__` of its file.
 """
 
+# ruff: noqa: F403  # every file lists its estimators in `__all__`
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
 from ..core.checks import with_known_arguments
-from ..core.estimator import Estimator
-from .control_variates import REBAR, RELAX, RODEO, DoubleCV, MuProp
-from .count_differences import CountDifferences as CountDifferences
-from .coupled import ARM, ARMS, ARSM, CARMS, DisARM, DisARMTree
-from .criticater import CritiCateR
-from .exact import Exact
-from .indecater import IndeCateR
-from .memorycater import MemoryCateR
-from .perturbation import IMLE, DirectOptimisation
-from .scater import LEG, RAM, SCateR
-from .score_function import BBVI, NVIL, RLOO, VIMCO, Reinforce
-from .score_function import MovingAverageBaseline as MovingAverageBaseline
-from .sets import MAPO, SumAndSample, UnorderedSet
-from .slopecater import SlopeCateR
-from .straight_through import (
-    DARN,
-    SIMPLE,
-    DecoupledStraightThrough,
-    GappedStraightThrough,
-    GumbelRao,
-    GumbelSoftmax,
-    MinimumVarianceStraightThrough,
-    ReDGE,
-    ReinMax,
-    ReinMaxCV,
-    ReinMaxRao,
-    StraightThrough,
+from ..core.estimator import RENAMED, Estimator
+from . import (
+    control_variates,
+    coupled,
+    criticater,
+    exact,
+    indecater,
+    memorycater,
+    perturbation,
+    scater,
+    score_function,
+    sets,
+    slopecater,
+    straight_through,
 )
+from .control_variates import *
+from .count_differences import CountDifferences as CountDifferences
+from .coupled import *
+from .criticater import *
+from .exact import *
+from .indecater import *
+from .memorycater import *
+from .perturbation import *
+from .scater import *
+from .score_function import *
+from .score_function import MovingAverageBaseline as MovingAverageBaseline
+from .sets import *
+from .slopecater import *
+from .straight_through import *
 
-FAMILIES: dict[str, tuple[type[Estimator[Any]], ...]] = {
-    "enumeration": (Exact,),
-    "score functions": (Reinforce, RLOO, NVIL, BBVI, VIMCO),
-    "control variates": (MuProp, DoubleCV, RODEO, REBAR, RELAX),
-    "the CatLog trick": (IndeCateR, SCateR, RAM, LEG, CritiCateR, SlopeCateR, MemoryCateR),
-    "coupled draws": (ARM, DisARM, ARMS, ARSM, CARMS, DisARMTree),
-    "sets of draws": (UnorderedSet, SumAndSample, MAPO),
-    "straight-through and relaxations": (
-        StraightThrough,
-        ReinMax,
-        DARN,
-        GumbelSoftmax,
-        GumbelRao,
-        ReinMaxRao,
-        ReinMaxCV,
-        GappedStraightThrough,
-        DecoupledStraightThrough,
-        MinimumVarianceStraightThrough,
-        ReDGE,
-        SIMPLE,
-    ),
-    "perturbed argmaxes": (IMLE, DirectOptimisation),
-}
-
-RENAMED = {
-    "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q instead.",
-    "tau": "tau is called `temperature`.",
+FAMILIES: dict[str, tuple[ModuleType, ...]] = {
+    "enumeration": (exact,),
+    "score functions": (score_function,),
+    "control variates": (control_variates,),
+    "the CatLog trick": (indecater, scater, criticater, slopecater, memorycater),
+    "coupled draws": (coupled,),
+    "sets of draws": (sets,),
+    "straight-through and relaxations": (straight_through,),
+    "perturbed argmaxes": (perturbation,),
 }
 
 # What tests, docs and benchmarks walk.
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
-    cls.__name__: cls for family in FAMILIES.values() for cls in family
+    name: getattr(module, name)
+    for modules in FAMILIES.values()
+    for module in modules
+    for name in module.__all__
+}
+
+RENAMED = {
+    "draws": "`draws` is called `sampling`.",
+    "validate": "Give `validate_args=False` to q.",
+    "tau": "tau is called `temperature`.",
 }
 
 

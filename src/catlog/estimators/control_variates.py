@@ -19,6 +19,8 @@ from ..core.randomness import Randomness
 from ..core.settings import Positive
 from .score_function import leave_one_out
 
+__all__ = ["REBAR", "RELAX", "RODEO", "DoubleCV", "MuProp"]
+
 ONE_CONTROL = "it learns a control variate of one output"
 
 

@@ -19,6 +19,8 @@ from ..core.tracing import full_precision
 from ..core.view import view
 from .score_function import leave_one_out
 
+__all__ = ["ARM", "ARMS", "ARSM", "CARMS", "DisARM", "DisARMTree"]
+
 
 def dirichlet(uniforms: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
     """Return Dirichlet(1, ..., 1) vectors along a dimension, made from uniforms."""
@@ -136,8 +138,8 @@ class ARMS(Estimator[Bits]):
     Args:
         samples: number of coupled draws N, at least 2.
 
-    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the
-    first dimension.
+    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d]``: u such that d
+    is -log u, divided by its sum over the draws.
 
     >>> logits = torch.zeros(1, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
@@ -225,8 +227,8 @@ class CARMS(Estimator[IndependentFactors]):
     Args:
         samples: number of coupled draws N, at least 2.
 
-    In place of ``x``, a call takes ``noise``, ``[samples, *batch, d, k - 1]``: Dirichlet along the
-    first dimension.
+    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d, k - 1]``: u such
+    that -log u, divided by its sum over the draws, is the Dirichlet vector of each stick.
 
     >>> q = torch.distributions.Categorical(logits=torch.zeros(5, 4))
     >>> CARMS(samples=3)(lambda x: (x == 0).float(), q).shape
@@ -323,13 +325,13 @@ class ARSM(Estimator[IndependentFactors]):
     Args:
         samples: number N of noise vectors.
 
-    In place of ``x``, a call takes :math:`\pi` as ``noise``, ``[samples, *batch, d, k]`` with sums
-    1 over the last dimension.
+    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d, k]``: u such that
+    :math:`\pi` is -log u, divided by its sum over the categories.
 
     >>> logits = torch.zeros(1, 3, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Categorical(logits=logits), 1)
-    >>> noise = torch.tensor([[[0.2, 0.3, 0.5]]])
-    >>> ARSM()(lambda x: (x[..., 0] == 0).float(), q, noise=noise).backward()
+    >>> pi = torch.tensor([[[0.2, 0.3, 0.5]]])
+    >>> ARSM()(lambda x: (x[..., 0] == 0).float(), q, noise=(-pi).exp()).backward()
     >>> logits.grad
     tensor([[ 0.1778, -0.0889, -0.0889]])
     """

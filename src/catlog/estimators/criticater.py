@@ -16,6 +16,8 @@ from ..core.settings import Positive, Range
 from ..core.tracing import full_precision
 from .ridge import regression
 
+__all__ = ["CritiCateR"]
+
 
 class CritiCateR(Estimator[Factors]):
     r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on

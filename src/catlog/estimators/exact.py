@@ -17,6 +17,8 @@ from ..core.randomness import Randomness
 from ..core.settings import Count
 from ..core.view import view
 
+__all__ = ["Exact"]
+
 
 class Exact(Estimator[Factors]):
     r"""The exact expectation: a sum over the sample space, or the mean that f itself knows.

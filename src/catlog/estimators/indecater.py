@@ -14,6 +14,8 @@ from ..core.randomness import Randomness, Sampling
 from ..core.settings import Count
 from ..core.view import relaxable, view
 
+__all__ = ["IndeCateR"]
+
 
 class IndeCateR(Estimator[IndependentFactors]):
     r"""The CatLog-Derivative trick for independent variables: it sums exactly over one variable at

@@ -30,6 +30,8 @@ from ..core.settings import Count
 from .score_function import leave_one_out
 from .shrinkage import shrunk_coefficients
 
+__all__ = ["MemoryCateR"]
+
 DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 WIDTHS = (0.5, 2.0, 8.0)  # rho = exp(-width / d): interactions of about width / 2 variables
 SHARES = (1e-6, 1e-3, 1e-1)  # of the narrow kernel, relative to the smooth one

@@ -13,6 +13,8 @@ from ..core.gumbel import gumbels_given_argmax
 from ..core.randomness import Randomness
 from ..core.settings import Count, Positive
 
+__all__ = ["IMLE", "DirectOptimisation"]
+
 
 def with_shift(
     q: IndependentFactors,

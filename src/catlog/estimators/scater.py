@@ -22,6 +22,8 @@ from ..core.tracing import inside_functorch
 from ..core.view import view
 from .indecater import IndeCateR
 
+__all__ = ["LEG", "RAM", "SCateR"]
+
 Suffix = Literal["independent", "common", "gumbel"]
 
 
@@ -477,7 +479,9 @@ def chosen_interventions(
             points[1:, ..., i] = torch.where(is_moved, alternative, descendant)
             category = torch.where(is_moved, alternative, category)
         previous = points[..., variables[0]].flatten(0, 1)
-    weight = torch.ones(category.shape, dtype=torch.promote_types(q.real, torch.float32), device=device)
+    weight = torch.ones(
+        category.shape, dtype=torch.promote_types(q.real, torch.float32), device=device
+    )
     return Interventions(points[0], points[1:], variable, category, weight)
 
 

@@ -17,6 +17,8 @@ from ..core.networks import call_network
 from ..core.randomness import Randomness
 from ..core.tracing import full_precision
 
+__all__ = ["BBVI", "NVIL", "RLOO", "VIMCO", "Reinforce"]
+
 
 def leave_one_out(terms: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
     """Return for every draw the mean over the other draws."""

@@ -27,6 +27,8 @@ from ..core.tracing import can_inspect, inside_functorch
 from ..core.view import view
 from .shrinkage import shrunk_coefficients
 
+__all__ = ["SlopeCateR"]
+
 UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as unbiasedness needs
 
 
@@ -130,7 +132,11 @@ class SlopeCateR(Learner[RelaxableFactors]):
         fits: Count | None = None,
     ) -> None:
         super().__init__()
-        settings = {"samples": samples, "corrections": corrections, "sampling": sampling}
+        settings: dict[str, object] = {
+            "samples": samples,
+            "corrections": corrections,
+            "sampling": sampling,
+        }
         settings |= {"decay": decay, "slope_entries": slope_entries, "pairs": pairs}
         self.check_settings({**settings, "every": every, "fits": fits})
         self.samples = samples
@@ -478,7 +484,7 @@ class SlopePoints(torch.autograd.Function):
             norms = times_jacobian(plan.p, slopes[:n]).square().sum(-1).mean(0)
             norms = 2 * norms if plan.p.shape[-1] == 1 else norms  # a bit has two categories
             write(
-                fit_updates(*ctx.buffers[:2], terms, noise, scale, ctx.rate)
+                fit_updates(ctx.buffers[0], ctx.buffers[1], terms, noise, scale, ctx.rate)
                 + table_updates(ctx.buffers[2:], (norms, plan.undecided.square()), ctx.rate)
             )
         if plan.p.shape[-1] > 1:

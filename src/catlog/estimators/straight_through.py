@@ -20,6 +20,21 @@ from ..core.tracing import inside_functorch
 from ..core.view import relaxable
 from ..distributions.subset import Subset
 
+__all__ = [
+    "DARN",
+    "SIMPLE",
+    "DecoupledStraightThrough",
+    "GappedStraightThrough",
+    "GumbelRao",
+    "GumbelSoftmax",
+    "MinimumVarianceStraightThrough",
+    "ReDGE",
+    "ReinMax",
+    "ReinMaxCV",
+    "ReinMaxRao",
+    "StraightThrough",
+]
+
 R = TypeVar("R", bound=RelaxableFactors)
 
 
@@ -857,8 +872,8 @@ class ReDGE(Through[RelaxableFactors]):
 
 
 class SIMPLE(Estimator[RelaxableFactors | DependentFactors]):
-    r"""The derivative of f at exact draws of a :class:`catlog.distributions.Subset`, used as the derivative of f
-    in the exact marginals.
+    r"""The derivative of f at exact draws of a :class:`~catlog.distributions.Subset`, used as the
+    derivative of f in the exact marginals.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial \mu, \qquad \mu_i = q(x_i = 1)
 

@@ -107,8 +107,9 @@ class Known(nn.Module):
             )
         (coefficient,) = frozen(self, self.coefficient.to(mean.dtype))
         has_table = hasattr(self.f, "neighbours") and hasattr(self.part, "neighbours")
-        kind = _DifferenceWithTable if has_table and isinstance(law, IndependentFactors) else _Difference
-        return kind(self, coefficient[0], mean, law)
+        if has_table and isinstance(law, IndependentFactors):
+            return _DifferenceWithTable(self, coefficient[0], mean, law)
+        return _Difference(self, coefficient[0], mean, law)
 
     @torch.no_grad()
     def learn(self, fx: Tensor, gx: Tensor, weight: Tensor | float = 1.0) -> None:

@@ -23,11 +23,12 @@ class CausalLM(Autoregressive):
 
     .. math:: q(x) = \prod_i p(x_i \mid \text{prompt}, x_1, \dots, x_{i-1})
 
-    It is a :class:`catlog.distributions.Autoregressive` distribution with one batch element per prompt, so it
-    works with every estimator for structured distributions, and with ``compare``. A prompt is read
-    once for all draws. Drawing uses the model's cache of keys and values, and gradients come from
-    one pass over prompts and completions. A completion is over at its first ``eos_token_id``. The
-    rest is filled with that token, is not scored and does not reach the model.
+    It is an :class:`~catlog.distributions.Autoregressive` distribution with one batch element per
+    prompt, so it works with every estimator for structured distributions, and with ``compare``. A
+    prompt is read once for all draws. Drawing uses the model's cache of keys and values, and
+    gradients come from one pass over prompts and completions. A completion is over at its first
+    ``eos_token_id``. The rest is filled with that token, is not scored and does not reach the
+    model.
 
     Put the model in ``eval()`` mode, also for training. With dropout, draws and probabilities would
     belong to different models, and an error is raised.

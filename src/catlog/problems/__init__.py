@@ -7,7 +7,16 @@
 """
 
 from ..core.checks import check_choice
-from . import additive, autoencoder, pairwise, parity, random_networks, sequences, sets, sums
+from . import (  # noqa: F401  # each registers its problems
+    additive,
+    autoencoder,
+    pairwise,
+    parity,
+    random_networks,
+    sequences,
+    sets,
+    sums,
+)
 from .problem import PROBLEMS, SIZES, Problem, Reference, Size, summary
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyro.infer
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core.categories import Kind
-from ..core.checks import check_count
+from ..core.checks import check_choice, check_count
 from ..core.estimator import Estimator
 from ..estimators import IndeCateR
 from .runs import (
@@ -30,6 +30,8 @@ from .runs import (
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
+
+Noise = Literal["shared", "stratified"]
 
 # Arguments of Pyro's losses that have no meaning here, and what to do instead.
 _OTHERS = {
@@ -60,7 +62,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     - ``infer={"estimator": catlog.RLOO(8)}`` gives a site an estimator of its own. Sites with other
       estimators or other plates are expectations inside each other, and their costs multiply.
     - ``infer={"enumerate": "parallel"}`` in the guide is ``infer={"estimator": catlog.Exact()}``.
-    - Continuous sites that depend on discrete ones get the same noise in all rows.
+    - Continuous sites that depend on discrete ones get the same noise in all rows, unless
+      ``noise="stratified"``.
 
     Model and guide run with *rows*: values with one more dimension to the left of all plates, as in
     parallel enumeration. The first step runs them a few more times to find what depends on what,
@@ -78,6 +81,10 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
         vectorize_particles: estimate all particles in one run, as elements of one more plate.
         retain_graph: keep the graph after the backward pass.
+        noise: of continuous sites that depend on discrete ones. "shared": the same in all rows, so
+            that it cancels in the differences of which discrete gradients consist; "stratified":
+            every row has another stratum, so that it averages out in continuous gradients. Sites
+            before the guide's last discrete site always share it.
 
     >>> import pyro
     >>> from pyro.distributions import Bernoulli, Normal
@@ -110,6 +117,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         max_plate_nesting: float = inf,
         vectorize_particles: bool = False,
         retain_graph: bool | None = None,
+        noise: Noise = "shared",
         **others: Any,
     ) -> None:
         for name in others:
@@ -123,7 +131,9 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             vectorize_particles=vectorize_particles,
             retain_graph=retain_graph,
         )
+        check_choice(OWNER, "noise", noise, get_args(Noise))
         self.estimator = estimator
+        self.noise = noise
         self._known: tuple[Any, Structure] | None = None
 
     def differentiable_loss(
@@ -169,10 +179,11 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         nodes = self._first_run(programs)
         structure = self._structure(programs, nodes, key)
         try:
-            return _Estimate(programs, structure, nodes).total()
+            return _Estimate(programs, structure, nodes, self.noise).total()
         except ChangedSiteError:
             self._known = None
-            return _Estimate(programs, self._structure(programs, nodes, key), nodes).total()
+            structure = self._structure(programs, nodes, key)
+            return _Estimate(programs, structure, nodes, self.noise).total()
 
     def _first_run(self, programs: Programs) -> dict[str, Node]:
         """Run the guide, and forget what depends on what if a site depends on more than it did.
@@ -227,8 +238,15 @@ def _check_support(x: Tensor, form: Kind, group: Group) -> None:
 class _Estimate:
     """One estimate, given the sites of one run of the guide: the recursion over groups."""
 
-    def __init__(self, programs: Programs, structure: Structure, nodes: dict[str, Node]) -> None:
-        self.programs = replace(programs, coupled=structure.coupled)
+    def __init__(
+        self,
+        programs: Programs,
+        structure: Structure,
+        nodes: dict[str, Node],
+        noise: Noise,
+    ) -> None:
+        unshared = structure.leaves if noise == "stratified" else frozenset()
+        self.programs = replace(programs, coupled=structure.coupled, unshared=unshared)
         self.structure = structure
         self.nodes = nodes
         self.discrete = set(discrete_sites(nodes))
@@ -292,7 +310,8 @@ class _Estimate:
                 estimate = estimate + self._summed(later, group)
             return estimate
 
-        f.is_noisy = len(chain) > 1  # type: ignore[attr-defined]  # it estimates later groups
+        # It estimates later groups, or draws the noise of continuous sites.
+        f.is_noisy = len(chain) > 1 or bool(self.programs.unshared)  # type: ignore[attr-defined]
         q = self._distribution(group, nodes, with_points, layouts, joint, batch)
         return group.estimator(f, q)
 

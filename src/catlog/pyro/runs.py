@@ -36,6 +36,7 @@ class Programs:
         nesting: the number of dimensions for plates.
         coupled: continuous guide sites that depend on discrete ones. They are drawn by inverse CDF
             from uniforms that all rows share, so they are functions of the discrete sites.
+        unshared: those whose noise is drawn for every row, and for every run, instead.
         subsamples: the indices of every plate.
         noise: the uniforms of the coupled sites.
         has_gradients: whether runs build a graph, also those inside an estimator's no_grad: a
@@ -48,6 +49,7 @@ class Programs:
     kwargs: dict[str, Any]
     nesting: int
     coupled: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
     subsamples: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
@@ -128,11 +130,20 @@ def is_subsample(node: Node) -> bool:
 
 
 def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
-    """Return a reparameterised value, by uniforms that all rows and all runs of a step share."""
+    """Return a reparameterised value, by uniforms that all rows and all runs of a step share, or by
+    those of every row."""
     name, fn = node["name"], node["fn"]
     levels = max(0, len(fn.batch_shape) - programs.nesting)
+
+    def uniforms(like: Tensor) -> Tensor:
+        if name in programs.unshared:
+            return _stratified(like, levels)
+        if name not in programs.noise:
+            programs.noise[name] = _stratified(like[(0,) * levels], 0)
+        return programs.noise[name]
+
     try:
-        return _of_uniforms(fn, lambda like: _uniforms(name, like[(0,) * levels], programs))
+        return _of_uniforms(fn, uniforms)
     except NotImplementedError:
         raise NotImplementedError(
             f"catlog.pyro.ELBO: the guide's continuous site {name!r} depends on discrete sites, "
@@ -166,13 +177,19 @@ def _of_uniforms(fn: Distribution, uniforms: Callable[[Tensor], Tensor]) -> Tens
     return base.icdf(u)
 
 
-def _uniforms(name: str, like: Tensor, programs: Programs) -> Tensor:
-    """Return the uniforms of a site, of the shape of ``like``, which has no rows."""
-    if name not in programs.noise:
-        u = torch.rand_like(like)
-        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
-        programs.noise[name] = u.clamp(half, 1 - half)
-    return programs.noise[name]
+def _stratified(like: Tensor, levels: int) -> Tensor:
+    """Return uniforms of the shape of ``like``, whose first dimensions are rows of so many levels.
+
+    Of R rows, each has another one of R strata, in an order that is random for every element. So
+    the uniforms of a row are independent, and their mean over rows has at most R / (R - 1) times
+    the variance that independent rows would give (Owen, "Monte Carlo variance of scrambled net
+    quadrature", 1997).
+    """
+    count = like.shape[:levels].numel()
+    rows = like.reshape(count, *like.shape[levels:])
+    u = (torch.rand_like(rows).argsort(0) + torch.rand_like(rows)) / count
+    half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
+    return u.clamp(half, 1 - half).reshape(like.shape)
 
 
 def drawn(nodes: Mapping[str, Node]) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ class Layout:
 
 def layout(distribution: Distribution, joint: dict[int, int]) -> Layout:
     """Return the layout of a discrete site."""
-    view = view_of(law(distribution))
+    view: Any = view_of(law(distribution))
     return Layout(view.kind, view.dtype, view.event_shape, view.k, view.d, joint)
 
 
@@ -106,7 +106,7 @@ def table(
 
     Elements of the joint plates become variables of the event.
     """
-    view = view_of(law(distribution))
+    view: Any = view_of(law(distribution))
     log_probs = view.log_probs
     missing = len(batch) + 2 - log_probs.dim()
     log_probs = log_probs.reshape((1,) * missing + log_probs.shape)
@@ -132,13 +132,12 @@ def independent(tables: list[Tensor], layouts: list[Layout]) -> Distribution:
     sizes = [site.k for site in layouts for _ in range(site.variables)]
     logits = joined(tables)
     if form == Kind.BITS:
-        bits = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
-        return Independent(bits, 1, validate_args=False)
+        return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1)
     if form == Kind.ONE_HOT:
-        return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
+        return Independent(OneHotCategorical(logits=logits), 1)
     if len(set(sizes)) == 1:
-        return Independent(Categorical(logits=logits, validate_args=False), 1)
-    return Categoricals(logits, sizes, validate_args=False)
+        return Independent(Categorical(logits=logits), 1)
+    return Categoricals(logits, sizes)
 
 
 def joined(tables: list[Tensor]) -> Tensor:
@@ -181,7 +180,7 @@ class GuideSites(Ordered):
         )
         self.real = real
         self.device = device
-        super().__init__(batch_shape, torch.Size(ends[-1:]), validate_args=False)
+        super().__init__(batch_shape, torch.Size(ends[-1:]))
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self.tables(x)[block]

@@ -84,6 +84,7 @@ class Structure:
     Attributes:
         chains: sequences of groups. A group depends on earlier ones of its chain only.
         coupled: continuous guide sites that depend on discrete ones.
+        leaves: those after the last discrete site, so that none depends on them.
         guide_sites: guide sites that depend on no discrete one.
         model_sites: model sites that depend on no discrete one.
         model_dims: the number of dimensions of every model site without rows.
@@ -91,6 +92,7 @@ class Structure:
 
     chains: tuple[Chain, ...]
     coupled: frozenset[str]
+    leaves: frozenset[str]
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
     model_dims: dict[str, int]
@@ -131,8 +133,8 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
                 f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
                 f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
                 "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
-                "catlog.distributions.register_distribution: write a bounded count as Categorical, or use "
-                "pyro.infer.TraceGraph_ELBO."
+                "catlog.distributions.register_distribution: write a bounded count as Categorical, "
+                "or use pyro.infer.TraceGraph_ELBO."
             )
     return names
 
@@ -236,6 +238,7 @@ def discover(
     return Structure(
         chains=tuple(_kept([groups[g] for g in chain]) for chain in chains),
         coupled=coupled,
+        leaves=coupled.difference(list(nodes)[: max(map(list(nodes).index, names), default=0)]),
         guide_sites=frozenset(name for name in guide if not reach[name]),
         model_sites=frozenset(name for name in model if not in_model.get(name)),
         model_dims=model_dims,
@@ -244,7 +247,7 @@ def discover(
 
 def _another_value(node: Node) -> Tensor:
     """Return a value of the site in which every variable is its likeliest other category."""
-    view = view_of(law(node["fn"]))
+    view: Any = view_of(law(node["fn"]))
     index = view.index(node["value"].unsqueeze(0))[0]
     shape = index.shape + (view.k,)
     other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)

@@ -21,6 +21,8 @@ from catlog.estimators import ESTIMATORS
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
+NOISY: dict[tuple[type, str], bool] = {}  # by class and settings: asked often while collecting
+
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "Exact": [{}, {"chunk_size": 2}],
     "Reinforce": [{"samples": 1}, {"samples": 2, "baseline": 0.7}],
@@ -133,7 +135,10 @@ def continuous(E: Estimator[Any]) -> bool:
 
 def has_noise(E: Estimator[Any]) -> bool:
     """Return whether E draws uniforms besides points of q."""
-    return any(name == "uniform" for name, _ in tape(E))
+    key = type(E), repr(E)
+    if key not in NOISY:
+        NOISY[key] = any(name == "uniform" for name, _ in tape(E))
+    return NOISY[key]
 
 
 def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
@@ -171,7 +176,9 @@ def load_estimator(location: str) -> type[Estimator[Any]]:
     """Return the class that FILE.py:CLASS names."""
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
-        raise ValueError(f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file.")
+        raise ValueError(
+            f"--catlog-estimator: it must be FILE.py:CLASS, but {location!r} names no file."
+        )
     spec = spec_from_file_location(Path(file).stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -194,8 +201,8 @@ def judge_only(cls: type[Estimator[Any]], *, noisy_on_constants: bool = False) -
         ) from error
     if not isinstance(E, Estimator):
         raise ValueError(
-            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator. See its docstring for "
-            "the contract."
+            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator, whose docstring "
+            "is the contract."
         )
     ESTIMATORS.clear()
     ESTIMATORS[cls.__name__] = cls

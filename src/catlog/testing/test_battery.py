@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -93,8 +94,8 @@ class _Halved(catlog.RLOO):
 
 class _FirstVariableOnly(catlog.IndeCateR):
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
-        draw.variables = lambda n, m: torch.zeros((n, *q.batch_shape, m), dtype=torch.int64)
-        return super().estimate(f, q, draw)
+        with patch.object(draw, "variables", lambda n, m: torch.zeros(n, *q.batch_shape, m).long()):
+            return super().estimate(f, q, draw)
 
 
 BUGS = {

@@ -10,8 +10,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from catlog import CritiCateR
-from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, regression
-from catlog.estimators.catlog_trick.one_fit import OneFit, inverse_factor
+from catlog.estimators.ridge import ByCategories, ByDraws, OneFit, regression
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected, outcomes
 from catlog.testing.cases import normals, seeded
 from support.laws import integers
@@ -137,17 +136,6 @@ def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
         (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
         exact = expected(case, FUNCTIONS["sine"], PARAMETER)[1]
         assert_close(gradient.double(), exact, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 33])
-def test_inverse_factor(n: int) -> None:
-    index = torch.randint(3, (4, 5, n, 6), generator=seeded(n))
-    points = one_hot(index, 3).double().flatten(-2)
-    gram = points @ points.mT + 0.3 * torch.eye(n, dtype=torch.float64)
-    factor = inverse_factor(gram)
-    assert torch.equal(factor, factor.tril())
-    assert_close(factor.mT @ factor, torch.linalg.inv(gram), rtol=0, atol=1e-12)
-    assert_close(inverse_factor(gram[..., :-1, :-1]), factor[..., :-1, :-1], rtol=0, atol=1e-12)
 
 
 def test_only_capturable_factorisations_are_called() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import catlog
 from catlog.estimators import MemoryCateR
-from catlog.estimators.catlog_trick.kernel_critic import (
+from catlog.estimators.memorycater import (
     critic_means,
     critic_values,
     encoded,

@@ -12,13 +12,12 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog import SlopeCateR
-from catlog.estimators.catlog_trick import slopecater
-from catlog.estimators.catlog_trick.corrections import (
+from catlog.estimators.slopecater import (
+    Corrections,
     gradient_scale,
     selection_probabilities,
     systematic_sample,
 )
-from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
@@ -42,10 +41,10 @@ def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool, every: int) -
     generator = seeded(seed)
     E = SlopeCateR(2, corrections=1 + seed, pairs=pairs, every=every)
     root = torch.randn(2, 2, generator=generator)
-    E.coefficients.gram.copy_(root @ root.T)
-    E.coefficients.excess.copy_(3 * torch.randn(2, generator=generator))
-    E.sizes.size2.copy_(torch.rand(1024, generator=generator) * 4)
-    E.sizes.spread2.copy_(torch.rand(1024, generator=generator))
+    E.gram.copy_(root @ root.T)
+    E.excess.copy_(3 * torch.randn(2, generator=generator))
+    E.size2.copy_(torch.rand(1024, generator=generator) * 4)
+    E.spread2.copy_(torch.rand(1024, generator=generator))
     assert (E.coefficients() - 1).abs().min() > 0.1
     for f in FUNCTIONS.values():
         exact = expected(case, f, PARAMETER)
@@ -78,13 +77,18 @@ def test_a_call_without_corrections_evaluates_and_learns_nothing_more(k: int) ->
     assert E.evaluations(q) == 3 + ceil(changes / 4)
 
 
-def test_the_coin_has_probability_one_over_every(monkeypatch: pytest.MonkeyPatch) -> None:
-    E = SlopeCateR(2, every=4)
-    for uniform, corrects in ((0.0, True), (0.2499, True), (0.25, False), (0.9999, False)):
-        monkeypatch.setattr(slopecater, "rand", lambda *_, u=uniform, **__: torch.tensor(u))
-        assert E.toss() == corrects
-        assert E._calls_to_correct(torch.zeros(1), None) == (4 if corrects else 0)
-    assert SlopeCateR(2)._calls_to_correct(torch.zeros(1), None) == 1
+@pytest.mark.parametrize(("uniform", "corrects"), [(0.0, True), (0.2499, True), (0.25, False)])
+def test_the_coin_has_probability_one_over_every(uniform: float, corrects: bool) -> None:
+    rows = []
+
+    def f(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return x.sum(-1)
+
+    coin, start = torch.tensor(uniform), torch.rand(1)
+    q = bits(torch.zeros(3))
+    SlopeCateR(2, every=4)(f, q, noise=(coin, start) if corrects else coin)
+    assert rows == [2 + 2 * corrects]
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")
@@ -93,7 +97,7 @@ def test_compiled_and_mapped_calls_always_correct() -> None:
     x, start = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]), torch.tensor([0.3])
 
     def value(E: SlopeCateR, logits: Tensor) -> Tensor:
-        return E(lambda x: x.sum(-1).exp(), bits(logits), x=x, start=start)
+        return E(lambda x: x.sum(-1).exp(), bits(logits), x=x, noise=start)
 
     logits = torch.randn(3, requires_grad=True)
     (wanted,) = torch.autograd.grad(value(often, logits), logits)
@@ -181,7 +185,7 @@ def test_corrections_of_quadratic_functions_are_zero(kind: str) -> None:
 
     x = q(logits).sample((4,))
     for corrections in (1, 7):
-        got = gradient(SlopeCateR(4, corrections, pairs=kind == "pairs"))
+        got = gradient(SlopeCateR(4, corrections=corrections, pairs=kind == "pairs"))
         torch.testing.assert_close(got, gradient(catlog.ReinMax(4)), rtol=1e-12, atol=1e-12)
 
 
@@ -209,9 +213,8 @@ def test_a_pair_has_one_weight_whichever_category_was_drawn() -> None:
     categories = torch.eye(3, dtype=torch.float64)
     weights = []
     for a, b in ((0, 1), (1, 0)):
-        pairs = make_pairs(categories[a][None, None], probs, torch.tensor([0]), torch.tensor([b]))
-        first, weight = pairs.weights()
-        weights.append((first[0].item(), first[1].item(), weight.item()))
+        pairs = Corrections(categories[a][None, None], probs, torch.tensor([0]), torch.tensor([b]))
+        weights.append((*pairs.chance.flatten().tolist(), pairs.pair_weight.item()))
     torch.testing.assert_close(weights[0], (0.9 / 1.3, 0.4 / 1.3, 0.9 * 0.4 / 1.3))
     torch.testing.assert_close(weights[1], (0.4 / 1.3, 0.9 / 1.3, 0.9 * 0.4 / 1.3))
 

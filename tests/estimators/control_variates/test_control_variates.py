@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from catlog.estimators import BBVI, NVIL, RELAX, RODEO, DoubleCV, MuProp
 from catlog import REBAR
+from catlog.estimators import BBVI, NVIL, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from support.compiling import assert_compiles
 from support.enumerated import EventNetwork, function_of, gradients, network, train, variances
@@ -19,7 +19,7 @@ from support.more_cases import MASKED_ONE_HOT
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {
     "NVIL": (lambda: NVIL(2), BITS),
-    "NVIL, network": (lambda: NVIL(1, network(6)), ONE_HOT),
+    "NVIL, network": (lambda: NVIL(1, network=network(6)), ONE_HOT),
     "DoubleCV, bits": (lambda: DoubleCV(2, alpha=0.3), BITS),
     "DoubleCV, one-hot": (lambda: DoubleCV(3, alpha=-0.2), ONE_HOT),
     "DoubleCV, masked": (lambda: DoubleCV(2, alpha=0.3), MASKED_ONE_HOT),
@@ -114,7 +114,7 @@ def test_gradients_of_logits_and_parameters_are_the_textbook_s(
     """Parameters get the gradient of the variance, whatever the sign of the loss."""
     E, f = make().double(), function_of(case)
     got, weight = gradients(E, case, f)
-    x, _ = outcomes(case, E.rows(case.distribution(case.theta)))
+    x, _ = outcomes(case, E.samples)
     by_hand = textbook(E, case, x, f)
     torch.testing.assert_close(got, by_hand.detach(), rtol=0, atol=1e-12)
 
@@ -149,7 +149,7 @@ def test_unbiased_while_learning(make: Callable[[], nn.Module], case: Case) -> N
     ("make", "case", "factor"),
     [
         (lambda: NVIL(1), BITS, 20),
-        (lambda: NVIL(1, network(3)), BITS, 20),
+        (lambda: NVIL(1, network=network(3)), BITS, 20),
         (lambda: DoubleCV(2), BITS, 1.3),
         (lambda: RODEO(2), BITS, 1.3),
         (lambda: RODEO(3, network=network(2, 2)), BITS, 1.3),
@@ -179,8 +179,8 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     """A copy with the same state dict that does not learn gives the same gradients."""
     learners: dict[str, tuple[Callable[[], nn.Module], Case]] = {
         **LEARNERS,
-        "REBAR": (lambda: REBAR(2, 0.4), ONE_HOT),
-        "RELAX": (lambda: RELAX(2, EventNetwork(3, 1)), BITS),
+        "REBAR": (lambda: REBAR(2, eta=0.4), ONE_HOT),
+        "RELAX": (lambda: RELAX(2, network=EventNetwork(3, 1)), BITS),
     }
     make, case = learners[name]
     E, copy = make(), make()
@@ -204,9 +204,9 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     "make",
     [
         lambda: REBAR(2),
-        lambda: RELAX(2, EventNetwork(3, 1)),
-        lambda: RODEO(2, 0.1, 0.2, network(2, 2)),
-        lambda: NVIL(2, network(3)),
+        lambda: RELAX(2, network=EventNetwork(3, 1)),
+        lambda: RODEO(2, alpha=0.1, beta=0.2, network=network(2, 2)),
+        lambda: NVIL(2, network=network(3)),
     ],
     ids=["REBAR", "RELAX", "RODEO", "NVIL"],
 )
@@ -251,13 +251,13 @@ def test_muprop_is_the_textbook_s(case: Case) -> None:
 
 
 FEW = r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"
-NOISE = r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"
+NOISE = r"noise: a tensor of shape \(1, 2, 3, 2\) comes next.*but \(1, 3\) was given"
 SHAPES = r": `network` must return shape {} or .*, but it returned shape {}"
 WRONG = [
     *[(E, {"x": torch.zeros(1, 2, 3)}, FEW) for E in (BBVI(2), DoubleCV(2), RODEO(2))],
     *[(E, {"noise": torch.zeros(1, 3)}, NOISE) for E in (REBAR(1), RELAX(1))],
-    (NVIL(1, nn.Linear(3, 4)), {}, "NVIL" + SHAPES.format(r"\(2,\)", r"\(2, 4\)")),
-    (RELAX(1, nn.Linear(3, 4)), {}, "RELAX" + SHAPES.format(r"\(1, 2\)", r"\(1, 2, 4\)")),
+    (NVIL(1, network=nn.Linear(3, 4)), {}, "NVIL" + SHAPES.format(r"\(2,\)", r"\(2, 4\)")),
+    (RELAX(1, network=nn.Linear(3, 4)), {}, "RELAX" + SHAPES.format(r"\(1, 2\)", r"\(1, 2, 4\)")),
     (RODEO(2, network=nn.Linear(2, 1)), {}, "RODEO" + SHAPES.format(r"\(1, 2, 2, 4, 2\)", "")),
 ]
 

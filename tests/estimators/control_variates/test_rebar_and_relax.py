@@ -8,9 +8,9 @@ import torch
 from numpy.polynomial.legendre import leggauss
 from torch import Tensor, nn
 
-import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import REBAR, Reinforce
 from catlog.estimators import RELAX
+from catlog.estimators.control_variates import RelaxedDraws
 from catlog.testing import CASES, PARAMETER, Case
 from catlog.testing.cases import seeded
 from support.enumerated import EventNetwork, function_of, train
@@ -102,7 +102,7 @@ def examples(kind: str) -> Iterator[nn.Module]:
     size, dims = (2, 1) if kind == "bits" else (3, 2)
     yield REBAR(1)
     yield REBAR(1, eta=0.3, temperature=0.8)
-    yield RELAX(1, EventNetwork(size, dims), temperature=0.7)
+    yield RELAX(1, network=EventNetwork(size, dims), temperature=0.7)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -127,13 +127,8 @@ def test_rebar_and_relax_are_unbiased_while_learning(kind: str) -> None:
 
 def test_a_forgotten_conditional_derivative_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the derivative of z given x, all of the derivative of z remains."""
-    relaxed_draws = rebar_file.relaxed_draws
-
-    def planted(*arguments: object) -> object:
-        draws = relaxed_draws(*arguments)
-        return draws._replace(weight=torch.ones_like(draws.weight))
-
-    monkeypatch.setattr(rebar_file, "relaxed_draws", planted)
+    whole = property(lambda draws: torch.ones_like(draws.z))
+    monkeypatch.setattr(RelaxedDraws, "weight", whole)
     got = integral(REBAR(1).double(), SMALL["bits"])
     assert (got[1] - got[4]).norm() > 0.05 * got[4].norm()
 
@@ -187,7 +182,7 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
     "make",
     [
         lambda: REBAR(1, eta=0.1, temperature=3.0),
-        lambda: RELAX(1, EventNetwork(3, 1), temperature=0.5),
+        lambda: RELAX(1, network=EventNetwork(3, 1), temperature=0.5),
     ],
     ids=["REBAR", "RELAX"],
 )
@@ -235,7 +230,7 @@ def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:
         def backward(ctx: object, gradient: Tensor) -> Tensor:
             return 2 * ctx.saved_tensors[0] * gradient.unsqueeze(-1)
 
-    frozen, learning = REBAR(2, 0.3).double(), REBAR(2, 0.3).double()
+    frozen, learning = REBAR(2, eta=0.3).double(), REBAR(2, eta=0.3).double()
     frozen.log_temperature.requires_grad_(False)
     for E, f in ((frozen, Once.apply), (learning, lambda x: x.square().sum(-1))):
         E(f, BITS.distribution(BITS.theta), generator=seeded()).backward()

@@ -16,9 +16,10 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 from torch.nn import functional as F
 
 import catlog
-from catlog.estimators import DARN, ESTIMATORS, GumbelRao
 from catlog import GumbelSoftmax, ReinMax, StraightThrough, sample
+from catlog.estimators import DARN, ESTIMATORS, GumbelRao
 from catlog.testing import z_limit
+from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import VARIANTS
 from support.compiling import assert_compiles
@@ -67,11 +68,8 @@ def test_gradient_is_that_of_the_expectation(E: catlog.Estimator, bits: bool, f:
         return FUNCTIONS[f](y * WEIGHT if bits else (y * WEIGHT).sum(-1))
 
     q = distribution(leaf, bits)
-    injected = {}
-    if "noise" in E.randomness:
-        injected["noise"] = noise_for(E, leaf, bits)
-    if "x" in E.randomness:
-        injected["x"] = q.sample((1,))
+    torch.manual_seed(7)
+    injected = draw_randomness(E, q)
     (wanted,) = torch.autograd.grad(E(value_of, q, **injected).sum(), leaf)
     if "x" in injected:
         injected["x"] = injected["x"][0]
@@ -92,16 +90,6 @@ def test_a_given_draw_has_its_categories_where_the_logits_have_them(dim: int) ->
     (wanted,) = torch.autograd.grad((sample(last, E, x=x) * weight).sum(), last)
     (got,) = torch.autograd.grad((y.movedim(dim, -1) * weight).sum(), moved)
     torch.testing.assert_close(got.movedim(dim, -1), wanted, rtol=0, atol=1e-14)
-
-
-def noise_for(E: catlog.Estimator, logits: Tensor, bits: bool) -> Tensor:
-    """Return uniforms in the shape that E's own error names."""
-    with pytest.raises(ValueError, match="noise must have shape") as refusal:
-        sample(logits, E, bits=bits, noise=torch.zeros((), dtype=torch.float64))
-    shape = re.search(r"shape \(([\d, ]+)\)", str(refusal.value))
-    assert shape is not None
-    sizes = [int(size) for size in shape[1].split(",") if size.strip()]
-    return torch.rand(*sizes, dtype=torch.float64, generator=seeded(7))
 
 
 @pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
@@ -224,7 +212,21 @@ def test_logits_without_a_category_are_refused(E: catlog.Estimator, bits: bool) 
     logits[2, 0] = 0.0
     assert sample(logits, E)[2, 0] == 1
     logits[2] = torch.nan
-    sample(logits, replace(E, validate=False))
+    sample(logits, E, validate_args=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_checks_outlive_torch_compile() -> None:
+    """The first compilation of a process turns the checks of torch's distributions off."""
+    nan = torch.full((2, 3), torch.nan)
+    with pytest.raises(ValueError, match="no valid probabilities"):
+        sample(nan)
+    with pytest.raises(ValueError, match="no valid probabilities"):
+        ReinMax()(lambda x: x.sum(-1), OneHotCategorical(logits=nan))
+    with pytest.raises(ValueError, match="f must return finite numbers"):
+        ReinMax()(lambda x: x.sum(-1) / 0, OneHotCategorical(logits=torch.zeros(2, 3)))
+    q = OneHotCategorical(logits=torch.zeros(2, 3), validate_args=False)
+    assert ReinMax()(lambda x: x.sum(-1) / 0, q).isinf().all()
 
 
 def test_second_derivatives_are_refused() -> None:
@@ -263,7 +265,7 @@ def test_wrong_arguments_are_named() -> None:
         sample(logits, x=torch.zeros(3))
     with pytest.raises(ValueError, match="x must hold one-hot vectors"):
         sample(logits, x=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="noise: ReinMax cannot use it; give `x` or"):
+    with pytest.raises(ValueError, match=r"noise: ReinMax used all but 1 .*else give `x` or"):
         sample(logits, noise=torch.zeros(2, 3))
     with pytest.raises(ValueError, match="x: GumbelSoftmax cannot use it; give `noise` or"):
         sample(logits, GumbelSoftmax(), x=torch.zeros(2, 3))

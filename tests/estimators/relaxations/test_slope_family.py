@@ -12,8 +12,16 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog.estimators import DecoupledStraightThrough, GappedStraightThrough, GumbelRao, MinimumVarianceStraightThrough, ReDGE, ReinMaxCV, ReinMaxRao
 from catlog import ReinMax, StraightThrough
+from catlog.estimators import (
+    DecoupledStraightThrough,
+    GappedStraightThrough,
+    GumbelRao,
+    MinimumVarianceStraightThrough,
+    ReDGE,
+    ReinMaxCV,
+    ReinMaxRao,
+)
 from catlog.testing import CASES, z_limit
 from catlog.testing.battery import z_scores
 from catlog.testing.cases import normals, seeded
@@ -78,9 +86,13 @@ def test_gapped_as_published(gap: float | None, tau: float) -> None:
 
 
 IN_CLOSED_FORM = [
-    *[GappedStraightThrough(5, tau, gap) for tau in (0.5, 1.0) for gap in (0.0, 1.0, 5.0, None)],
-    GappedStraightThrough(5, torch.tensor(0.7, dtype=torch.float64)),
-    *[MinimumVarianceStraightThrough(5, weight) for weight in (0.0, 1.0, 100.0, 1e6)],
+    *[
+        GappedStraightThrough(5, temperature=tau, gap=gap)
+        for tau in (0.5, 1.0)
+        for gap in (0.0, 1.0, 5.0, None)
+    ],
+    GappedStraightThrough(5, temperature=torch.tensor(0.7, dtype=torch.float64)),
+    *[MinimumVarianceStraightThrough(5, bias_weight=weight) for weight in (0.0, 1.0, 100.0, 1e6)],
     StraightThrough(5),
     ReinMax(5),
 ]
@@ -131,7 +143,7 @@ def test_a_learned_temperature_has_a_gradient_also_for_bits() -> None:
         ),
     ):
         tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-        E = GappedStraightThrough(1, tau)
+        E = GappedStraightThrough(1, temperature=tau)
         value = E(lambda z: wave(z if z.dim() == 2 else z[..., 1]), Independent(q, 1), x=points)
         gradients.append(torch.autograd.grad(value, tau)[0])
     assert gradients[0] != 0
@@ -139,6 +151,10 @@ def test_a_learned_temperature_has_a_gradient_also_for_bits() -> None:
 
 
 # Decoupled straight-through
+
+
+def decoupled(forward: float, backward: float) -> DecoupledStraightThrough:
+    return DecoupledStraightThrough(forward_temperature=forward, backward_temperature=backward)
 
 
 def test_decoupled_at_equal_temperatures_of_one_is_gumbel_softmax() -> None:
@@ -158,7 +174,7 @@ def test_decoupled_as_published(forward: float, backward: float) -> None:
         gumbel = conditional_scores(log_forward, draw, u) - log_forward
         assert (THETA / forward + gumbel).argmax() == draw.argmax()
         wanted = slope(draw) @ jacobian((THETA / backward + gumbel).softmax(-1)) / backward
-        E = DecoupledStraightThrough(1, forward, backward)
+        E = decoupled(forward, backward)
         got = gradient(E, x=draw.unsqueeze(0), noise=u.view(1, 1, K))
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
@@ -181,7 +197,7 @@ def test_decoupled_of_one_bit_by_quadrature() -> None:
     soft = (logit / backward + logistic).sigmoid()
     wanted = (2 * (bit + 0.3) * soft * (1 - soft) / backward).mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
-    value = DecoupledStraightThrough(1, forward, backward)(
+    value = decoupled(forward, backward)(
         lambda x: (x[..., 0] + 0.3).square(),
         Independent(Bernoulli(logits=wide), 1),
         generator=seeded(),
@@ -388,7 +404,7 @@ def test_redge_draws_almost_from_q() -> None:
 @pytest.mark.parametrize("E", [ReDGE(), DecoupledStraightThrough(), ReinMaxCV()], ids=repr)
 def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
     q: Distribution = OneHotCategorical(logits=THETA)
-    with pytest.raises(ValueError, match=r"noise must have shape .* but \(3,\) was given"):
+    with pytest.raises(ValueError, match=r"noise: a tensor of shape .* but \(3,\) was given"):
         E(lambda x: x.sum(-1), q, noise=torch.zeros(3))
 
 

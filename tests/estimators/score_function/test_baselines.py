@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import catlog
-from catlog.estimators import BBVI, NVIL, RODEO, DoubleCV
 from catlog import RLOO
+from catlog.estimators import BBVI, NVIL, RODEO, DoubleCV
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from support.enumerated import function_of, gradients, network, variances
 
@@ -71,7 +71,7 @@ def test_a_coefficient_of_the_same_draws_is_biased() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: BBVI(2), lambda: NVIL(2), lambda: NVIL(1, network(2))],
+    [lambda: BBVI(2), lambda: NVIL(2), lambda: NVIL(1, network=network(2))],
     ids=["BBVI", "NVIL", "network"],
 )
 def test_unbiased_for_a_markov_chain(make: Callable[[], catlog.Estimator]) -> None:
@@ -88,7 +88,7 @@ def test_unbiased_for_a_markov_chain(make: Callable[[], catlog.Estimator]) -> No
     probability = q.log_prob(points).exp()
     wanted = (probability * f(points)).sum()
     got = torch.zeros((), dtype=torch.float64)
-    for choice in product(range(8), repeat=E.rows(q)):
+    for choice in product(range(8), repeat=E.samples):
         x = points[list(choice)]
         got = got + probability[list(choice)].prod().detach() * E(f, q, x=x, **options)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
@@ -124,9 +124,9 @@ def test_nvil_uses_the_context() -> None:
     nn.init.ones_(identity.weight)
     nn.init.zeros_(identity.bias)
     theta = BITS.theta.expand(3, 3).clone().requires_grad_()
-    value = NVIL(1, identity)(
+    value = NVIL(1, network=identity)(
         lambda x: x[..., 0] * 0 + level.squeeze(-1), BITS.distribution(theta), context=level
     )
     assert torch.autograd.grad(value.sum(), theta)[0].abs().max() < 1e-12
     infinite = BITS.distribution(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))
-    assert torch.isfinite(NVIL(1, network(3))(function_of(BITS), infinite))
+    assert torch.isfinite(NVIL(1, network=network(3))(function_of(BITS), infinite))

@@ -14,12 +14,11 @@ from torch.distributions import Bernoulli, Distribution, Independent
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import MAPO, SumAndSample, UnorderedSet
 from catlog import Exact
+from catlog.core.view import view
 from catlog.distributions import Node, Ordered
-from catlog.distributions.conditionals import view
-from catlog.distributions.factors import factors
-from catlog.estimators.sets import prefix_tree, unordered_set
+from catlog.estimators import MAPO, SumAndSample, UnorderedSet
+from catlog.estimators.sets import prefix_tree, sets
 from catlog.estimators.sets.likely_and_rest import (
     beam_search,
     probability_outside,
@@ -161,7 +160,7 @@ def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
 
     n = len(p)
     probs = torch.tensor(p, dtype=torch.float64)
-    first, second = unordered_set._chances(probs, 1 - probs.sum())
+    first, second = sets._chances(probs, 1 - probs.sum())
     total = sum(chance(order) for order in permutations(range(n)))
     wanted = [
         sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total
@@ -186,16 +185,16 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
         return (expectation(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
 
-    members, _ = beam_search(factors(case.distribution(case.theta)), 2)
+    members, _ = beam_search(view(case.distribution(case.theta)), 2)
     x, weight = outside(case, members, 1)
-    assert error(SumAndSample(2), x, weight) < 1e-12
-    assert error(SumAndSample(2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
-    clipped = MAPO(2, samples=1, clip=0.9).eval()
+    assert error(SumAndSample(top=2), x, weight) < 1e-12
+    assert error(SumAndSample(top=2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
+    clipped = MAPO(1, size=2, clip=0.9).eval()
     clipped.memory[:, :3] = members
     assert error(clipped, x, weight) > 0.01
     uniform = torch.ones(2, 1, dtype=torch.float64)
     monkeypatch.setattr(
-        unordered_set,
+        sets,
         "_chances",
         lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)),
     )
@@ -281,10 +280,10 @@ def test_sum_and_sample_with_little_probability_outside(
         list(product([i for i in range(len(p)) if i not in best], repeat=samples))
     ).T
     x, weight = case.points[choice], masses(p, best)[choice].prod(0)
-    memory = MAPO(size, samples=samples, max_variables=4).eval()
+    memory = MAPO(samples, size=size, max_variables=4).eval()
     law = view(case.distribution(case.theta))
     memory.memory[:, : law.d] = law.index(case.points)[best]
-    for E in (SumAndSample(size, samples), memory):
+    for E in (SumAndSample(samples, top=size), memory):
         assert error_in_float32(E, case, x, weight) < 1e-4
 
 
@@ -365,12 +364,12 @@ def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
     if top >= len(case.points):
         pytest.skip("fewer points")
     members, _ = beam_search(view(case.distribution(case.theta)), top)
-    assert_unbiased(SumAndSample(top, samples), case, *outside(case, members[:top], samples))
+    assert_unbiased(SumAndSample(samples, top=top), case, *outside(case, members[:top], samples))
 
 
 @each_case
 def test_sum_over_all_points_is_exact(case: Case) -> None:
-    assert_exact(SumAndSample(50), case, atol=1e-12)
+    assert_exact(SumAndSample(top=50), case, atol=1e-12)
 
 
 # MAPO
@@ -400,10 +399,10 @@ def test_mapo_remembers_the_best() -> None:
     q = Independent(Bernoulli(logits=torch.zeros(6, 3)), 1)
     bits = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]).float()
     for maximise, wanted in ((True, [[1, 0, 1], [0, 0, 1]]), (False, [[0, 0, 0], [1, 0, 0]])):
-        E = MAPO(2, maximise=maximise, max_variables=3)
+        E = MAPO(size=2, maximise=maximise, max_variables=3)
         E(f, q, x=torch.stack([bits, bits.flip(0)]))  # every point in two batch elements
         assert E.memory.tolist() == wanted
-        copy = MAPO(2, maximise=maximise, max_variables=3)
+        copy = MAPO(size=2, maximise=maximise, max_variables=3)
         copy.load_state_dict(E.state_dict())
         assert copy.memory.tolist() == wanted
         E.eval()
@@ -435,7 +434,7 @@ def test_mapo_ignores_points_that_do_not_fit() -> None:
     E.memory.copy_(torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]]))
 
     def f(x: Tensor) -> Tensor:
-        assert bool(factors(case.distribution(case.theta)).log_prob(x).isfinite().all())
+        assert bool(view(case.distribution(case.theta)).log_prob(x).isfinite().all())
         return x.sum(-1).double()
 
     E(f, case.distribution(case.theta))

@@ -29,6 +29,8 @@ from .likely_and_rest import (
     tree_of,
 )
 
+__all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
+
 TOO_MANY = "The weights need 2^samples sums: use RLOO."
 
 

@@ -1,0 +1,179 @@
+"""``catlog compare`` and ``catlog advise``, on a problem of the suite or on ``module:function``."""
+
+import ast
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from catlog import Estimator, advise, compare, problems
+from catlog.estimators import ESTIMATORS
+
+from .named_estimators import make
+from .run_folder import refuse_run_file
+from .settings import AtLeastTwo, Checked, Count, Counted, NotNegative, did_you_mean
+
+Size = Literal["small", "large"]
+
+
+@dataclass(frozen=True)
+class Compare(Checked):
+    """Measure estimators side by side: bias, variance, time, and variance x time."""
+
+    # The help keeps the line breaks of docstrings, so texts of several lines are arguments.
+    problem: Annotated[
+        str,
+        tyro.conf.arg(
+            help="A problem of the suite (`catlog list problems` shows them), or your own as "
+            "module:function. The function takes no arguments and returns (f, q), a Problem, or "
+            "(f, make_q, parameters), where make_q(*parameters) is q."
+        ),
+    ]
+    estimators: str = ""
+    """Estimators, such as RLOO,IndeCateR(sampling=latin),IndeCateR(4,variables=2); default: all."""
+    budget: Count | None = None
+    """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
+    samples: Count | None = None
+    """Equal samples: this many draws for every estimator."""
+    size: Size = "small"
+    """The size of a problem of the suite."""
+    repeats: AtLeastTwo = 200
+    """Estimates per estimator."""
+    rounds: Count = 15
+    """Timed steps per estimator."""
+    training: Counted = 200
+    """Steps for which estimators that have parameters learn beforehand."""
+    seed: Counted = 0
+    """The seed of the draws."""
+    csv: Path | None = None
+    """Write the numbers to this CSV file."""
+    plot: Path | None = None
+    """Draw a figure to this file."""
+
+    def __call__(self) -> int:
+        for path in filter(None, (self.csv, self.plot)):
+            refuse_run_file(path)
+        f, q, parameters, reference = load_problem(self.problem, self.size)
+        names = ("samples", "budget", "repeats", "rounds", "training", "seed")
+        estimators = parse_estimators(self.estimators) or None
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        result = compare(f, q, estimators, parameters, reference=reference, **settings)
+        print(result)
+        if self.csv is not None:
+            result.to_csv(self.csv)
+            print(f"Numbers: {self.csv}")
+        if self.plot is not None:
+            result.plot(self.plot)
+            print(f"Figure: {self.plot}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Advise(Checked):
+    """Find the estimator that trains fastest on f and q, in a short pilot."""
+
+    problem: str
+    """As for `catlog compare`."""
+    budget: Annotated[
+        Count | None,
+        tyro.conf.arg(
+            help="The most evaluations of f per step. Default: as many as two draws of IndeCateR "
+            "need, at least 64, or all outcomes, up to 4096."
+        ),
+    ] = None
+    biased: bool = False
+    """Allow biased estimators, such as ReinMax."""
+    step_seconds: NotNegative = 0.0
+    """Seconds that a training step takes apart from the estimate and its gradients."""
+    fixed: bool = False
+    """f never changes between steps, so MemoryCateR is a candidate."""
+    size: Size = "small"
+    """The size of a problem of the suite."""
+    seed: Counted = 0
+    """The seed of the pilot's draws."""
+
+    def __call__(self) -> int:
+        f, q, parameters, _ = load_problem(self.problem, self.size)
+        names = ("budget", "biased", "fixed", "seed")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        print(advise(f, q, parameters, step=self.step_seconds, **settings))
+        return 0
+
+
+def parse_estimators(text: str) -> list[str | Estimator]:
+    """Return estimators from their names and settings, which are written as their reprs write them.
+
+    >>> parse_estimators("RLOO, IndeCateR(4, sampling=latin), SumAndSample(3)")
+    ['RLOO', IndeCateR(4, sampling=latin), SumAndSample(samples=1, top=3)]
+    """
+    try:
+        calls = ast.parse(f"[{text}]", mode="eval").body.elts  # type: ignore[attr-defined]
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise ValueError(
+            f"--estimators must be names with settings in parentheses or without, as in RLOO,"
+            f"IndeCateR(4, sampling=latin), but {text!r} was given ({error})."
+        ) from error
+    estimators: list[str | Estimator] = []
+    for call in calls:
+        function = call.func if isinstance(call, ast.Call) else call
+        name = ast.unparse(function)
+        if name not in ESTIMATORS:
+            advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
+            raise ValueError(f"--estimators: {name!r} is not known.{advice}")
+        if not isinstance(call, ast.Call):
+            estimators.append(name)
+            continue
+        settings = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
+        estimators.append(make(name, *map(_value, call.args), **settings))
+    return estimators
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value of a literal; a word that is not one is a text."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
+
+
+def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
+    """Return f, q (or what makes it), its parameters or None, and the reference or None."""
+    is_own = problem.find(":") > 0
+    if not is_own and problem not in problems.PROBLEMS:
+        advice = did_you_mean(problem, problems.PROBLEMS)
+        raise ValueError(
+            f"--problem: {problem!r} is not known.{advice} `catlog list problems` lists them. "
+            "Give your own as module:function."
+        )
+    loaded = _call(*problem.split(":", 1)) if is_own else problems.make(problem, size)
+    if isinstance(loaded, tuple) and len(loaded) in (2, 3):
+        return loaded[0], loaded[1], loaded[2] if len(loaded) == 3 else None, None
+    if not all(hasattr(loaded, name) for name in ("f", "distribution", "parameters")):
+        raise TypeError(
+            f"--problem: {problem} must return (f, q), (f, make_q, parameters) or a Problem, "
+            f"but it returned {type(loaded).__name__}."
+        )
+    reference = loaded.reference() if hasattr(loaded, "reference") else None
+    return loaded.f, loaded.distribution, loaded.parameters, reference
+
+
+def _call(module: str, function: str) -> Any:
+    """Call a function of a module that may lie in the current folder, as with `python -m`."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        make_problem = getattr(importlib.import_module(module), function, None)
+        if callable(make_problem):
+            return make_problem()
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(
+            f"--problem: there is no module {module!r}, neither in this folder nor installed."
+        ) from error
+    except Exception as error:  # a mistake in the user's code, whose traceback is needed
+        raise RuntimeError(f"--problem: {module}:{function} raised an error.") from error
+    raise ValueError(f"--problem: {module} has no function {function!r}.")

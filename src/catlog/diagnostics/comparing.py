@@ -1,0 +1,370 @@
+"""Bias, variance and time of estimators, measured side by side on f and q."""
+
+import time
+from collections.abc import Mapping, Sequence
+from math import exp, inf, nan, pi, sqrt
+from statistics import NormalDist, median
+from sys import maxsize
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ..core.checks import check_count, readable
+from ..core.evaluator import Function
+from ..core.left_alone import left_alone
+from ..core.settings import label
+from .arms import (
+    ERRORS,
+    AnyEstimator,
+    Arm,
+    Chosen,
+    copied_to,
+    first_sentence,
+    joined_reasons,
+    named_estimators,
+    why_unsuitable,
+    with_samples,
+    within_budget,
+)
+from .comparison import Comparison, Row
+from .moments import Moments
+from .progress import shown_progress
+from .task import Clock, DistributionLike, Loss, Task
+
+NORMAL = NormalDist().inv_cdf(0.975)
+
+KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
+
+
+@runtime_checkable
+class MeasuredGradient(Protocol):
+    """A gradient with standard errors, one tensor per parameter."""
+
+    @property
+    def gradient(self) -> Sequence[Tensor]: ...
+
+    @property
+    def error(self) -> Sequence[Tensor]: ...
+
+
+GivenReference = Tensor | Sequence[Tensor] | MeasuredGradient
+
+
+def compare(
+    f: Function,
+    q: DistributionLike,
+    estimators: Chosen | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
+    *,
+    samples: int | None = None,
+    budget: int | None = None,
+    repeats: int = 200,
+    rounds: int = 15,
+    training: int = 200,
+    loss: Loss | None = None,
+    reference: GivenReference | None = None,
+    limit: int = 2**16,
+    seed: int = 0,
+    progress: bool = True,
+    clock: Clock = time.perf_counter,
+) -> Comparison:
+    r"""Measure estimators of the gradient of :math:`\mathbb{E}_{x \sim q}[f(x)]` on f and q.
+
+    The expectation is summed over the batch. Every estimator makes ``repeats`` independent
+    estimates.
+
+    *Variance* is over draws, after the chain rule, and summed over the parameters; it is also given
+    per logit. *Time* is that of a training step without the optimiser: q, the estimate, and its
+    gradient in the parameters of q, of f and of the estimator. It is the median over ``rounds`` in
+    which all estimators take turns, after warming up. *Variance x time* is the cost of reaching a
+    given precision, since more draws or more steps trade one for the other. Intervals come from the
+    delta method on a logarithmic scale. The error of the variance comes from the spread of
+    :math:`\lVert g_r - \bar g \rVert^2`, and that of the median time from the median absolute
+    deviation.
+
+    Gradients, torch's random number generators and the buffers of the modules that f and q refer to
+    (running statistics of BatchNorm) are left as they were.
+
+    A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
+    frozen while its variance is measured; its time includes learning. If only some calls of
+    :class:`SlopeCateR` correct (``every``), estimates and timed steps are of both kinds. Variance
+    and time are averages over calls with and without corrections.
+
+    If f knows its mean (``f.expectation``, see :mod:`catlog.functions`) and q has few points, the
+    mean and its gradient are compared with f at every point first. If they disagree, an error says
+    so.
+
+    Args:
+        f: the function, as estimators take it.
+        q: the distribution, or a callable that returns it. The callable gets the parameters as its
+            arguments, ``q(*parameters)``, and a step includes calling it. If it needs none of them,
+            because a network holds them, write ``lambda *_: make_q()``.
+        estimators: estimators, their names or reprs (``"RLOO(4)"``), or a dict of them by name;
+            None: the whole registry.
+        parameters: tensors to take the gradient in; None: those that q was computed from, else the
+            logits of q. Needed if q is a callable.
+        samples: give every estimator this many draws (equal samples).
+        budget: give every estimator the most draws that need no more than this many evaluations
+            (equal evaluations). With neither, every estimator keeps its number.
+        repeats: estimates per estimator, at least 2.
+        rounds: timed steps per estimator.
+        training: steps for which an estimator with parameters or a memory learns.
+        loss: how the loss depends on the value, if it is no weighted sum of values, such as
+            ``lambda value: -value.log()``. It maps tensors element by element. Bias and variance
+            are then those of the gradient of this loss.
+        reference: the true gradient: one tensor per parameter, or an object with tuples
+            ``gradient`` and ``error``. None: exact if f knows its mean (``f.expectation``), by
+            enumeration if q has at most ``limit`` points (and not many more than all repeats
+            evaluate), else, for every estimator, the mean of the *other* unbiased ones, weighted by
+            their precision.
+        limit: the most points to enumerate for the reference and, unless ``estimators`` holds it,
+            for Exact: every step of it evaluates f and q at all points.
+        seed: the seed of the draws.
+        progress: show a bar, if the package rich is installed and the output is a terminal.
+        clock: a function that returns seconds.
+
+    >>> from torch.distributions import Bernoulli, Independent
+    >>> from catlog import IndeCateR, RLOO
+    >>> q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    >>> def f(x):
+    ...     return x.sum(-1) ** 2
+    >>> result = compare(f, q, [RLOO(), IndeCateR()], budget=8, progress=False)
+    >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
+    [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
+    """
+    _check_numbers(samples, budget, repeats, rounds, training, limit)
+    with left_alone(f, q, loss):
+        task = Task(f, q, parameters, loss, clock=clock)
+        task.check_mean(limit)
+        most_points = limit if estimators is None else None
+        arms, skipped = _arms(
+            task, named_estimators(estimators), samples, budget, most_points, seed
+        )
+        with shown_progress(progress) as advance:
+            steps = len(arms) + rounds
+            for number, (name, arm) in enumerate(list(arms.items())):
+                advance(name, number, steps)
+                try:
+                    _measure(arm, task, repeats, training)
+                except ERRORS as error:
+                    skipped[name] = first_sentence(error)
+                    del arms[name]
+            if not arms:
+                raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
+            for number in range(-2, rounds):  # two to warm up
+                advance("timing", steps - rounds + max(0, number), steps)
+                for arm in arms.values():
+                    arm.times.append(arm.step(task))
+            advance("done", steps, steps)
+        known, kind = _reference(task, arms, reference, repeats, limit)
+    for arm in arms.values():
+        arm.times = arm.times[2:]
+    unbiased = {name: arm.in_parameters for name, arm in arms.items() if arm.E.unbiased}
+    norm = norm_of(known or pooled_gradient(unbiased))
+    if norm is None:
+        norm = sqrt(max(arm.in_parameters.norm2 for arm in arms.values()))
+    rows = [
+        row_of(name, arm, known or pooled_gradient(unbiased, without=name), norm)
+        for name, arm in arms.items()
+    ]
+    rows.sort(key=lambda row: (row.merit, row.seconds))
+    mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
+    mode = mode if samples is None else f"Equal samples: {samples}"
+    return Comparison(tuple(rows), skipped, kind, mode)
+
+
+def _check_numbers(
+    samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
+) -> None:
+    counts = {"repeats": repeats, "rounds": rounds, "limit": limit, "training": training}
+    optional = {"samples": samples, "budget": budget}
+    counts |= {name: count for name, count in optional.items() if count is not None}
+    if optional.keys() <= counts.keys():
+        raise ValueError(
+            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
+            "other; give one."
+        )
+    for name, count in counts.items():
+        least = {"repeats": 2, "training": 0}.get(name, 1)
+        check_count("compare", name, count, least, inf if name == "limit" else maxsize)
+
+
+def _arms(
+    task: Task,
+    named: dict[str, AnyEstimator],
+    samples: int | None,
+    budget: int | None,
+    most_points: int | None,
+    seed: int,
+) -> tuple[dict[str, Arm], dict[str, str]]:
+    """Return the arms, and why the other estimators are left out."""
+    arms: dict[str, Arm] = {}
+    skipped: dict[str, str] = {}
+
+    def sized(E: AnyEstimator) -> AnyEstimator:
+        """Return E with its number of draws; raise ValueError with the reason if it is left out."""
+        if reason := why_unsuitable(E, task.factors.kind):
+            raise ValueError(reason)
+        if samples is not None and hasattr(E, "samples"):
+            E = with_samples(E, samples)
+        if budget is not None:
+            E = within_budget(E, budget, task.evaluations)
+        own_limit: Any = getattr(E, "limit", None)
+        if own_limit is not None and not task.is_known_to(E):
+            most = own_limit if most_points is None else min(own_limit, most_points)
+            if task.points > most:
+                points = readable(task.points)
+                raise ValueError(f"q has {points} points, more than the limit of {most}")
+        return copied_to(E, task.device)
+
+    for name, E in named.items():
+        try:
+            copy = sized(E)
+            has_own_name = name not in (label(E), type(E).__name__)
+            arm = Arm(copy, task.evaluations(copy), task.generator(seed + 1 + len(arms)))
+            arms[name if has_own_name else label(copy)] = arm
+        except (ValueError, TypeError) as error:  # of the estimator's own checks, too
+            skipped[name] = str(error).rstrip(".")
+    return arms, skipped
+
+
+def _measure(arm: Arm, task: Task, repeats: int, training: int) -> None:
+    """Let the estimator learn, if it does, then freeze it and observe it."""
+    arm.learn(task, training)
+    with arm.frozen():
+        while arm.in_parameters.count < repeats:
+            is_random = arm.observe(task, with_logits=True)
+            if arm.in_parameters.count == 2 and not is_random:
+                break
+    if not bool(arm.in_parameters.mean.isfinite().all()):
+        raise ValueError("its gradient is NaN or infinite")
+
+
+# The reference
+
+
+def _reference(
+    task: Task,
+    arms: Mapping[str, Arm],
+    reference: GivenReference | None,
+    repeats: int,
+    limit: int,
+) -> tuple[KnownGradient | None, str]:
+    """Return what a bias is measured against, if it is the same for all estimators."""
+    most_points = 4 * repeats * max(arm.evaluations for arm in arms.values())
+    if reference is not None:
+        return _given(task, reference), "given"
+    if task.knows_mean or task.points <= min(limit, most_points):
+        gradient = task.exact()
+        return (gradient, torch.zeros_like(gradient)), "exact"
+    return None, "pooled"
+
+
+def _given(task: Task, reference: GivenReference) -> KnownGradient:
+    """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
+    error: Sequence[Tensor] | None = None
+    gradient: Any = [reference] if isinstance(reference, Tensor) else reference
+    if isinstance(reference, MeasuredGradient):
+        gradient, error = reference.gradient, reference.error
+    shapes = [tuple(parameter.shape) for parameter in task.parameters]
+    is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
+    received = [tuple(part.shape) for part in gradient] if is_list else repr(gradient)
+    if received != shapes:
+        raise ValueError(
+            f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
+            "was given."
+        )
+    vector = torch.cat([part.detach().flatten() for part in gradient]).double()
+    if error is None:
+        return vector, torch.zeros_like(vector)
+    return vector, torch.cat([part.flatten() for part in error]).double().square()
+
+
+def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> KnownGradient | None:
+    """Return the mean of unbiased estimators, weighted by their precision; None if there are none.
+
+    ``without`` names the estimator that is judged, which is left out.
+    """
+    moments = [entry for name, entry in unbiased.items() if name != without]
+    for entry in moments:
+        if entry.variance == 0:
+            return entry.mean, torch.zeros_like(entry.mean)
+    if not moments:
+        return None
+    precisions = [1 / entry.mean_variance for entry in moments]
+    weights = [precision / sum(precisions) for precision in precisions]
+    pairs = list(zip(moments, weights, strict=True))
+    mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
+    parts = [entry.mean_variances * weight**2 for entry, weight in pairs]
+    return mean, torch.stack(parts).sum(0)
+
+
+def norm_of(gradient: KnownGradient | None) -> float | None:
+    """Return the norm of the gradient, minus the noise in it."""
+    if gradient is None:
+        return None
+    mean, variances = gradient
+    return sqrt(max(0.0, float(mean.square().sum() - variances.sum())))
+
+
+# Rows
+
+
+def row_of(name: str, arm: Arm, truth: KnownGradient | None, norm: float) -> Row:
+    """Return the measurements, with the bias against ``truth`` and the given gradient norm."""
+    moments, in_logits = arm.in_parameters, arm.in_logits
+    variance, seconds = moments.variance, median(arm.times)
+    bias, bias_error, largest_z = _bias(moments, truth)
+    variance_factor = exp(NORMAL * moments.error)
+    merit_factor = exp(NORMAL * sqrt(moments.error**2 + _median_error(arm.times) ** 2))
+    return Row(
+        name=name,
+        unbiased=arm.E.unbiased,
+        samples=getattr(arm.E, "samples", None),
+        evaluations=arm.evaluations,
+        repeats=moments.count,
+        trained=arm.trained,
+        seconds=seconds,
+        variance=variance,
+        variance_low=variance / variance_factor,
+        variance_high=variance * variance_factor,
+        logit_variance=in_logits.variance if in_logits.count else nan,
+        bias=bias,
+        bias_error=bias_error,
+        largest_z=largest_z,
+        snr=norm / sqrt(variance) if variance else inf,
+        merit=variance * seconds,
+        merit_low=variance * seconds / merit_factor,
+        merit_high=variance * seconds * merit_factor,
+        estimator=arm.E,
+        variances=moments.variances,
+        logit_variances=in_logits.variances if in_logits.count else None,
+    )
+
+
+def _bias(moments: Moments, truth: KnownGradient | None) -> tuple[float, float, float]:
+    """Return the bias, the noise in it, and the largest z; NaN without a truth."""
+    if truth is None:
+        return nan, nan, nan
+    gradient, variances = truth
+    squared_errors = moments.mean_variances + variances
+    gap = moments.mean - gradient
+    noise = sqrt(float(squared_errors.sum()))
+    bias = sqrt(max(0.0, float(gap.square().sum()) - noise**2))
+    beyond_rounding = (gap.abs() - moments.rounding * float(gradient.norm())).clamp(min=0)
+    largest_z = float((beyond_rounding / squared_errors.sqrt().clamp(min=1e-300)).max())
+    return bias, noise, largest_z
+
+
+def _median_error(times: Sequence[float]) -> float:
+    """Return the relative standard error of the median, for normal times.
+
+    The standard deviation is 1.4826 times the median absolute deviation. The median's variance is
+    pi / 2 times that of the mean.
+    """
+    middle = median(times)
+    if middle <= 0:
+        return 0.0
+    deviation = 1.4826 * median(abs(seconds - middle) for seconds in times)
+    return sqrt(pi / 2) * deviation / middle / sqrt(len(times))
