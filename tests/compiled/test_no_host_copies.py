@@ -19,7 +19,7 @@ from catlog.distributions import (
     PlackettLuce,
     Subset,
 )
-from catlog.estimators import ESTIMATORS, CountDifferences
+from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
 from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of
 from support.laws import KINDS
@@ -55,10 +55,7 @@ def test_no_host_copies(name: str, kind: str) -> None:
     if name == "Exact":
         d = min(d, 8 if k == 2 else 2)
     with torch.device("meta"):
-<<<<<<< HEAD
         E = ESTIMATORS[name](**settings_of(name))
-=======
->>>>>>> w-contract
         if isinstance(E, nn.Module):
             E.to("meta")
         logits = torch.zeros(BATCH, d, k, requires_grad=True)
@@ -79,10 +76,6 @@ def test_no_host_copies(name: str, kind: str) -> None:
 def test_counts_without_host_copies(law: type[Distribution]) -> None:
     probs = torch.full((BATCH, 20), 0.5, device="meta", requires_grad=True)
     with NoHostCopies():
-<<<<<<< HEAD
-        E = catlog.estimators.CountDifferences(DRAWS)
-=======
         E = CountDifferences(DRAWS)
->>>>>>> w-contract
         E(lambda x: x.square().sum(-1), Independent(law(probs), 1)).mean().backward()
     assert probs.grad is not None

@@ -2,17 +2,13 @@
 
 import pytest
 import torch
-from catlog.estimators.catlog_trick import kernel_critic
 from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Multinomial
 from torch.testing import assert_close
 
 import catlog
 from catlog.compiled import compiled_update
-<<<<<<< HEAD
 from catlog.estimators import memorycater
-=======
->>>>>>> w-contract
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each
@@ -159,14 +155,18 @@ def test_a_network_is_drawn_in_the_order_of_its_own_graph() -> None:
     Node = catlog.distributions.Node
     tables, root = normals(3, 3), normals(3)
     call = torch.compile(
-        lambda nodes, x: catlog.distributions.BayesianNetwork(nodes).log_prob(x), fullgraph=True, backend="eager"
+        lambda nodes, x: catlog.distributions.BayesianNetwork(nodes).log_prob(x),
+        fullgraph=True,
+        backend="eager",
     )
     for nodes in (
         {"a": Node([], root), "b": Node(["a"], tables)},
         {"a": Node(["b"], tables), "b": Node([], root)},
     ):
         x = torch.tensor([1, 2])
-        torch.testing.assert_close(call(nodes, x), catlog.distributions.BayesianNetwork(nodes).log_prob(x))
+        torch.testing.assert_close(
+            call(nodes, x), catlog.distributions.BayesianNetwork(nodes).log_prob(x)
+        )
 
 
 def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
