@@ -19,7 +19,7 @@ from catlog.distributions import (
     PlackettLuce,
     Subset,
 )
-from catlog.estimators import ESTIMATORS
+from catlog.estimators import ESTIMATORS, CountDifferences
 from catlog.testing.settings import supports
 from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of
 from support.laws import KINDS

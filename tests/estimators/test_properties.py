@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from catlog import RLOO, Exact, IndeCateR, Reinforce, StraightThrough
-from catlog.distributions import Categoricals
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
+from catlog.distributions import Categoricals
 from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
