@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from ..core.checks import check_function
+from ..core.conversion import converted
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import base_distribution, given_form, unclamped_logits
@@ -19,7 +20,6 @@ from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import view
 from ..distributions.categoricals import Categoricals
-from ..distributions.foreign import converted
 from ..estimators import Exact
 from ..functions.known import Known
 
