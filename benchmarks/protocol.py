@@ -32,7 +32,7 @@ from typing import Any
 
 from catlog.estimators import ESTIMATORS
 from catlog_experiments import DVAE, folder_for, records
-from catlog_experiments.sweep import sweep
+from catlog_experiments.sweeps import sweep
 
 from .command_line import argument_parser
 from .cpu_races.racers import settings_of

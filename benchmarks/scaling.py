@@ -33,7 +33,7 @@ import catlog
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Mapped, Sharded
 from catlog.problems.mlp import mlp
 from catlog_experiments import DVAE, Optimisation, records
-from catlog_experiments.sweep import grid, sweep
+from catlog_experiments.sweeps import grid, sweep
 from catlog_experiments.training import adam
 
 from .command_line import opened, table_parser
@@ -197,9 +197,9 @@ def sweeps(rounds: int, quick: bool) -> list[Row]:
         estimator="RLOO-F",
     )
     configs = grid(config, ["seed=0,1" if quick else "seed=0,1,2,3,4,5,6,7"])
-    ways: dict[str, dict[str, Any]] = {"1": {}, "2": {"jobs": 2}}
+    ways: dict[str, dict[str, Any]] = {"1": {}}
     if importlib.util.find_spec("ray"):
-        ways["2, Ray"] = {"jobs": 2, "engine": "ray"}
+        ways["2, Ray"] = {"jobs": 2}
     times: dict[Any, list[float]] = {}
     for processes, settings in ways.items():
         with tempfile.TemporaryDirectory() as folder:

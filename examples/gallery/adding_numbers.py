@@ -24,8 +24,8 @@ from torch.distributions import Categorical, Independent
 
 import catlog
 from catlog.functions import DigitsOfSum
-from catlog_experiments.addition import lenet
 from catlog_experiments.data import addition, load
+from catlog_experiments.networks import lenet
 from catlog_experiments.programs import add_numbers
 
 QUICK = "CATLOG_QUICK" in os.environ

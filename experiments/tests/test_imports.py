@@ -7,7 +7,7 @@ import sys
 def test_help_does_not_import_packages_of_reports_and_data() -> None:
     program = """
 import sys
-from catlog_experiments.cli.main import main
+from catlog_experiments.cli import main
 try:
     main(["--help"])
 except SystemExit:

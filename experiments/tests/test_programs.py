@@ -6,7 +6,7 @@ from torch.distributions import Categorical, Independent
 
 from catlog import Exact
 from catlog_experiments import Programs
-from catlog_experiments.digit_readers import digit_logits
+from catlog_experiments.networks import digit_logits
 from catlog_experiments.programs import PROGRAMS, add_numbers, shifted
 
 EXAMPLES = {
@@ -89,12 +89,6 @@ def test_a_network_learns_from_sums_of_numbers() -> None:
     metrics = task.measure(task.iterations)
     assert metrics["digit_accuracy"] > 0.7
     assert float(task.rate) < 1e-5  # it fell to zero
-
-
-def test_a_run_with_decay_is_not_extended() -> None:
-    with pytest.raises(ValueError, match="--no-decay"):
-        Programs().check_extension()
-    Programs(decay=False).check_extension()
 
 
 def test_images_are_used_again_where_sequences_ask_for_more() -> None:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import leaky_relu, linear
 
-from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
+from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog_experiments import DVAE, execute, records
-from catlog_experiments.cli.main import main
+from catlog_experiments.cli import main
 from catlog_experiments.protocol import ProtocolTask
 from catlog_experiments.report.runs import Evidence, method_label
 from catlog_experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
-from cutting import CutError, cut_at
+from runs import CutError, cut_at
 
 MODELS, BATCH, D = 3, 4, 5
 
@@ -310,7 +310,7 @@ def test_learning_rates_are_those_of_the_protocols() -> None:
     [
         ({"models": 2}, "--models must be 1 with --protocol paper"),
         ({"protocol": "gaussian", "categories": 3}, "--categories must be 2 with --protocol gauss"),
-        ({"protocol": "bernoulli", "models": 0}, "--models must be an int of at least 1"),
+        ({"protocol": "bernoulli", "models": 0}, "--models must be at least 1"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -8,10 +8,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .core.abilities import has_log_mean
-from .core.checks import check_count, check_function, check_generator, check_positive
+from .core.checks import (
+    check_count,
+    check_function,
+    check_generator,
+    check_positive,
+    is_checked,
+)
 from .core.estimator import Estimator, tie
 from .core.evaluator import Function
-from .core.factors import wants_checks
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
 from .core.view import view
@@ -128,7 +133,7 @@ def log_expectation(
             level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
     stacked = torch.stack(estimates)
-    if stacked.device.type == "cpu" and can_inspect(wants_checks(q), stacked):
+    if stacked.device.type == "cpu" and can_inspect(is_checked(q), stacked):
         _check_sign(stacked.mean(0), f, q)
     return log_of_mean(stacked, floor)
 

@@ -93,7 +93,7 @@ class Pathwise:
             p: the distribution of z.
             z: to use instead of drawing, ``[samples, *batch, *event]`` as ``p.rsample((samples,))``
                 gives it, with its graph.
-            x: to use instead of drawing, ``[estimator.rows(q), samples, *batch, *event]``.
+            x: to use instead of drawing, ``[n, samples, *batch, *event]`` with the estimator's n.
             outputs: the number of output dimensions of f, as for the estimator: f returns
                 ``[n, samples, *batch, *outputs]``.
             generator: the source of randomness of z and of x; torch's default generator if None.

@@ -9,14 +9,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
-
-import catlog
-from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
-from catlog.estimators import DoubleCV
-from catlog.distributions import MarkovChain
-from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
 from catlog.diagnostics.coefficient_fit import fit_coefficients
 from catlog.diagnostics.gradient_samples import GradientSampler, Step
 from catlog.diagnostics.other_draws import seconds_by_draws, sizes
@@ -27,6 +19,14 @@ from catlog.diagnostics.reference_gradients import measure_penalty
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.diagnostics.user_step import UserStep
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+
+import catlog
+from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
+from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
+from catlog.distributions import MarkovChain
+from catlog.estimators import DoubleCV
 from catlog.functions import Additive
 from catlog.testing.cases import normals
 

@@ -13,25 +13,25 @@ from typing import ClassVar
 
 import pytest
 import torch
+from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL
+from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
+from catlog_experiments.cli.main import main
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators import ESTIMATORS, DoubleCV
 from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
-from catlog.distributions import MarkovChain
-from catlog.diagnostics import Advice, Comparison, Row, compare
-from catlog.diagnostics.comparison import COLUMNS
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.measuring import NORMAL
-from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
 from catlog.core.estimator import BITS, FromDraws
 from catlog.core.evaluator import Function
 from catlog.core.settings import label
+from catlog.diagnostics import Advice, Comparison, Row, compare
+from catlog.diagnostics.comparison import COLUMNS
+from catlog.diagnostics.moments import Moments
+from catlog.distributions import MarkovChain
+from catlog.estimators import ESTIMATORS, DoubleCV
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
-from catlog_experiments.cli.main import main
 from support.laws import bits, integers, one_hots
 
 ONE = torch.ones(6, dtype=torch.float64)

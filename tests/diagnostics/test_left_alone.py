@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
-from catlog.diagnostics.moments import Moments
 from catlog.core.left_alone import modules_of
+from catlog.diagnostics.moments import Moments
 
 Ask = Callable[..., object]
 ASK: dict[str, Ask] = {

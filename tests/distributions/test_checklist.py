@@ -22,13 +22,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.distributions import Autoregressive, MarkovChain, PlackettLuce, Subset
-from catlog.distributions import Ordered, mixture
-from catlog.distributions.bit_counts import flow
 from catlog.core.dependent import DependentFactors
-from catlog.core.view import view
-from catlog.distributions.copies import Copies
 from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture
+from catlog.distributions.bit_counts import flow
+from catlog.distributions.copies import Copies
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
 from support.samplers import cells, combine

@@ -16,10 +16,10 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import CountDifferences
 from catlog import Exact, IndeCateR
 from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
+from catlog.estimators import CountDifferences
 from catlog.testing import z_limit
 from catlog.testing.cases import seeded
 from support.gradients import assert_same, with_gradients

@@ -14,14 +14,12 @@ from torch.nn.functional import one_hot, pad
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import MovingAverageBaseline, VIMCO
-from catlog.distributions import MarkovChain, PlackettLuce, Subset
-from catlog.estimators import ESTIMATORS
-from catlog.distributions import Categoricals
 from catlog import Exact, GumbelSoftmax, IndeCateR
-from catlog.core.view import view
 from catlog.core.evaluator import Evaluator
 from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import Categoricals, MarkovChain, PlackettLuce, Subset
+from catlog.estimators import ESTIMATORS, VIMCO, MovingAverageBaseline
 from catlog.testing.cases import normals, seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators import LEG, MAPO, RAM, SumAndSample, UnorderedSet, VIMCO
-from catlog.distributions import copies, mixture
 from catlog.core.view import name_of, view
-from catlog.estimators import scater
+from catlog.distributions import copies, mixture
+from catlog.estimators import LEG, MAPO, RAM, VIMCO, SumAndSample, UnorderedSet, scater
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select, tape
 from support.samplers import Outcomes, count, entries, outcomes

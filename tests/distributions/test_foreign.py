@@ -18,15 +18,23 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog.estimators import LEG
-from catlog.distributions import Categoricals, MixtureOfProducts, Subset, register_distribution
-from catlog.distributions import BayesianNetwork, MarkovChain
-from catlog.distributions import Node, component_first, foreign
-from catlog.core.view import view
+from catlog.core.categories import Kind
 from catlog.core.factors import IndependentFactors
 from catlog.core.ordered import PointForm
-from catlog.core.categories import Kind
 from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import (
+    BayesianNetwork,
+    Categoricals,
+    MarkovChain,
+    MixtureOfProducts,
+    Node,
+    Subset,
+    component_first,
+    foreign,
+    register_distribution,
+)
+from catlog.estimators import LEG
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
 from support.operations import Operations

@@ -10,8 +10,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 import catlog
-from catlog.distributions import Autoregressive
-from catlog.distributions import Prompted, left_padded
+from catlog.distributions import Autoregressive, Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.testing.cases import normals
 from support.gradients import assert_same

@@ -17,9 +17,19 @@ from torch.distributions import Bernoulli, Independent
 from torch.testing import assert_close
 
 import catlog
+from catlog.distributions import (
+    Autoregressive,
+    BayesianNetwork,
+    Categoricals,
+    LinearChainCRF,
+    MarkovChain,
+    Node,
+    Ordered,
+    PlackettLuce,
+    Prompted,
+    Subset,
+)
 from catlog.estimators import LEG, RAM
-from catlog.distributions import Categoricals, LinearChainCRF, PlackettLuce, Prompted, Subset
-from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
 from support.gradients import assert_same, with_gradients

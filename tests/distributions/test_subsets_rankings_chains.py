@@ -13,13 +13,21 @@ from torch import Tensor, zeros
 from torch.distributions import Bernoulli, Distribution, Independent, Poisson
 
 import catlog
-from catlog.estimators import CountDifferences, LEG, SIMPLE
-from catlog.distributions import Autoregressive, Categoricals, LinearChainCRF, MarkovChain, PlackettLuce, Subset
-from catlog.distributions import gumbel_top_k, truncated
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import (
+    Autoregressive,
+    Categoricals,
+    LinearChainCRF,
+    MarkovChain,
+    PlackettLuce,
+    Subset,
+    gumbel_top_k,
+    truncated,
+)
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
-from catlog.core.view import view
-from catlog.core.randomness import Randomness
+from catlog.estimators import LEG, SIMPLE, CountDifferences
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally

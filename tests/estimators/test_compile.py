@@ -5,13 +5,13 @@ from itertools import groupby
 
 import pytest
 import torch
+from catlog.estimators.catlog_trick import kernel_critic
 from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Multinomial
 from torch.testing import assert_close
 
 import catlog
 from catlog.compiled import compiled_update
-from catlog.estimators.catlog_trick import kernel_critic
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import one_of_each, select, supports

@@ -5,10 +5,12 @@ from inspect import signature
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 import catlog
 from catlog.core.categories import Kind
 from catlog.core.factors import Factors
+from catlog.distributions import MarkovChain
 from catlog.estimators import ESTIMATORS
 from catlog.testing.cases import seeded
 from catlog.testing.settings import tape
@@ -74,3 +76,17 @@ def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
         assert torch.equal(E(f, q, noise=noise), E(f, q, generator=seeded(1)))
         with pytest.raises(ValueError, match="noise"):
             E(f, q, noise=noise[:1])
+
+
+def test_values_are_checked_after_torch_has_compiled() -> None:
+    """The first use of torch.compile switches validation off by default, in the whole process."""
+    before = Distribution._validate_args
+    try:
+        Distribution.set_default_validate_args(False)
+        for q in (bits(torch.zeros(3)), MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)):
+            with pytest.raises(ValueError, match="f must return finite numbers"):
+                catlog.RLOO(2)(lambda x: x.sum(-1) * torch.nan, q)
+        q = bits(torch.zeros(3), validate_args=False)
+        assert catlog.RLOO(2)(lambda x: x.sum(-1) * torch.nan, q).isnan()
+    finally:
+        Distribution.set_default_validate_args(before)

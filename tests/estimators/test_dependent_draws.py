@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from catlog.estimators.relaxations import gumbel_softmax
+from catlog.sampling import draw
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog.core.estimator import Estimator
 from catlog.estimators import ESTIMATORS
-from catlog.estimators.relaxations import gumbel_softmax
-from catlog.sampling import draw
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
 

@@ -8,14 +8,13 @@ from math import prod
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Independent, Normal
 
 import catlog
-from catlog.estimators import ESTIMATORS, MovingAverageBaseline
-from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Pathwise, Reinforce, SCateR, SlopeCateR
-from catlog.distributions import Categoricals
+from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Reinforce
 from catlog.core.checks import check_generator, check_number
-from catlog.core.view import view
+from catlog.distributions import Categoricals
+from catlog.estimators import ESTIMATORS, MovingAverageBaseline
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
 from catlog.testing.settings import chosen_per_draw, supports, tape
@@ -742,7 +741,7 @@ def test_settings_that_a_constructor_lacks_are_named(cls):
 def test_old_names_give_the_new_one():
     """Of the first edition."""
     with pytest.raises(TypeError, match=r"but `draws` was given.*`draws` is called `sampling`"):
-        IndeCateR(2, draws="latin")
+        IndeCateR(2, sampling="latin")
     with pytest.raises(TypeError, match=r"`validate` was given.*Give `validate_args=False` to q"):
         RLOO(2, validate=False)
     for name in ("ARMS", "MarkovChain", "advantages"):

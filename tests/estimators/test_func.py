@@ -13,7 +13,7 @@ import catlog
 from catlog.estimators import ESTIMATORS
 from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals, seeded
-from catlog.testing.settings import VARIANTS, continuous, select, tape
+from catlog.testing.settings import VARIANTS, select, tape
 from support.laws import bits
 
 COUPLING = torch.randn(3, 3, generator=seeded()).double()

@@ -13,17 +13,16 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from catlog.distributions.conditionals import view
+from catlog.sampling.draw import draw
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog.estimators import ESTIMATORS
-from catlog.distributions import Autoregressive, BayesianNetwork, Categoricals, MarkovChain
 from catlog import Exact
-from catlog.distributions import Node
-from catlog.distributions.conditionals import view
-from catlog.sampling.draw import draw
+from catlog.distributions import Autoregressive, BayesianNetwork, Categoricals, MarkovChain, Node
+from catlog.estimators import ESTIMATORS
 from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS
 

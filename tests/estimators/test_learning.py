@@ -9,8 +9,8 @@ from torch.distributions import Independent
 from torch.utils.checkpoint import checkpoint
 
 import catlog
-from catlog.estimators import memorycater
 from catlog.core.learning import frozen, write
+from catlog.estimators import memorycater
 from catlog.testing import z_limit
 from support.compiling import why_not_inductor
 from support.laws import bits

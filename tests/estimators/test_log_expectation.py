@@ -1,6 +1,5 @@
 """The logarithm of an expectation: exact where E is, finite at zero, and with less bias."""
 
-import dataclasses
 from math import log
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction, seeded
-from catlog_experiments import Addition
-from catlog_experiments.addition import digit_logits
 from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
 
@@ -27,31 +24,25 @@ POSITIVE = "network"  # the function of the battery that is an exponential
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
 
 
-class Replayed:
+class Replayed(catlog.Estimator[catlog.Factors]):
     """An estimator that takes its draws from a list, one entry per call."""
 
-    target = "expectation"
+    E: Any
+    draws: Any
 
-    def __init__(self, E: catlog.Estimator, draws: list[Tensor]) -> None:
-        self.E = E
-        self.draws = iter(draws)
-
-    def __call__(self, f: object, q: Distribution, *, generator: None = None) -> Tensor:
-        return self.E(f, q, x=next(self.draws))  # type: ignore[arg-type]
+    def __call__(self, f: Any, q: Distribution, **options: Any) -> Tensor:
+        return self.E(f, q, x=self.draws.pop(0), **options)
 
 
 def bias(E: catlog.Estimator, case: Case, f: FeatureFunction, repeats: int) -> tuple[float, float]:
     """Return the size of the bias of value and gradient, over all outcomes of all calls."""
-    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
+    x, weight = outcomes(case, E.samples)
     choice = torch.cartesian_prod(*[torch.arange(len(weight))] * repeats).reshape(-1, repeats)
     theta = case.theta.clone().requires_grad_()
     q = case.distribution(theta.expand(len(choice), *theta.shape))
     replayed = Replayed(E, [x[:, choice[:, i]] for i in range(repeats)])
     value = log_expectation(
-        replayed,  # type: ignore[arg-type]
-        lambda x: f(case.features(x), PARAMETER),
-        q,
-        repeats=repeats,
+        replayed, lambda x: f(case.features(x), PARAMETER), q, repeats=repeats
     )
     mean = weight[choice].prod(-1) @ value
     (gradient,) = torch.autograd.grad(mean, theta)
@@ -139,7 +130,7 @@ def test_expected_gradient_of_rloo_on_an_indicator(draws: int) -> None:
     x, weight = outcomes(case, draws)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
     replayed = Replayed(catlog.RLOO(draws), [x])
-    value = log_expectation(replayed, lambda x: x.prod(-1), q)  # type: ignore[arg-type]
+    value = log_expectation(replayed, lambda x: x.prod(-1), q)
     (gradient,) = torch.autograd.grad(weight @ value, theta)
     p = theta.sigmoid().prod()
     (exact,) = torch.autograd.grad(p.log(), theta)
@@ -212,8 +203,8 @@ def test_negative_function_is_refused(E: catlog.Estimator) -> None:
     q = bits(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"`f` must be at least 0, but it is -\d"):
         log_expectation(E, lambda x: -1 - x.sum(-1), q)
-    unchecked = dataclasses.replace(E, validate=False)  # type: ignore[type-var]
-    assert log_expectation(unchecked, lambda x: -1 - x.sum(-1), q, floor=1.0).tolist() == [0, 0]
+    q = bits(torch.zeros(2, 3), validate_args=False)
+    assert log_expectation(E, lambda x: -1 - x.sum(-1), q, floor=1.0).tolist() == [0, 0]
 
 
 def test_negative_estimates_of_a_positive_function_pass() -> None:
@@ -277,7 +268,7 @@ def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
     ("E", "options", "message"),
     [
         (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be between 1 and"),
-        (catlog.RLOO(2), {"repeats": 10**30}, "`repeats` must be between 1 and 1048576, but 1000"),
+        (catlog.RLOO(2), {"repeats": 10**30}, r"`repeats` must be between 1 and 1048576, but about 10\^30"),
         (catlog.RLOO(2), {"floor": 0.0}, "log_expectation: `floor` must be positive"),
         (catlog.estimators.VIMCO(2), {}, "log_expectation: `E` must estimate"),
     ],
@@ -296,27 +287,3 @@ def test_a_function_in_place_of_the_estimator_is_named() -> None:
             log_expectation(wrong, catlog.RLOO(2), q)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="`value` must be an estimator"):
             log_expectation(catlog.RLOO(2), torch.sum, q, value=wrong)  # type: ignore[arg-type]
-
-
-def test_addition_has_the_loss_that_it_had() -> None:
-    """-log(E + 1e-8), to the last bit, in value and gradient."""
-    torch.manual_seed(0)
-    task = Addition(digits=2, device="cpu", compile="no", estimator="RLOO-S", samples=3).task()
-    index = torch.arange(20)
-    sums = task.train.sums[index]
-
-    def former() -> Tensor:
-        q = integers(digit_logits(task.network, task.train.batch(index)))
-        f = OfSum(lambda total: (total == sums).float(), categories=10)
-        return -(task.E(f, q) + 1e-8).log()
-
-    results = []
-    for loss in (former, lambda: task.loss(index)):
-        torch.manual_seed(1)
-        value = loss()
-        results.append([value, *torch.autograd.grad(value.sum(), list(task.network.parameters()))])
-    is_zero = results[0][0] > 18
-    assert is_zero.any()
-    assert not is_zero.all()
-    for before, now in zip(*results, strict=True):
-        assert now.equal(before)

@@ -9,9 +9,9 @@ from torch.distributions import Distribution, Independent, Poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from catlog.estimators import ARSM, LEG, RAM, CountDifferences, DisARMTree
 from catlog import Estimator, Exact, IndeCateR, SCateR
 from catlog.distributions import MarkovChain
+from catlog.estimators import ARSM, LEG, RAM, CountDifferences, DisARMTree
 from support.laws import integers
 
 

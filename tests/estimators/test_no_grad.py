@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators import MAPO, MemoryCateR, MovingAverageBaseline
-from catlog.distributions import MarkovChain
 from catlog import Reinforce, SlopeCateR
+from catlog.distributions import MarkovChain
+from catlog.estimators import MAPO, MemoryCateR, MovingAverageBaseline
 from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
 from support.laws import bits, one_hots

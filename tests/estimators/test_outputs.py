@@ -9,8 +9,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.core.estimator import Estimator, tie
 from catlog.core.categories import Kind
+from catlog.core.estimator import Estimator, tie
 from catlog.functions import DigitsOfSum, Sharded
 from catlog.testing import test_outputs as battery
 from catlog.testing.cases import Case, normals, seeded
@@ -163,7 +163,7 @@ def test_a_wrong_table_is_reported() -> None:
 def test_compiled_equals_eager(E: Estimator) -> None:
     f, logits = digits(5, 2)
     f.table_checked = True  # type: ignore[assignment]
-    x = torch.randint(0, 5, (E.rows(integers(logits)), 3, 4))
+    x = torch.randint(0, 5, (E.samples, 3, 4))
 
     def loss(theta: Tensor, x: Tensor) -> Tensor:
         q = integers(theta, validate_args=False)

@@ -109,7 +109,7 @@ def expectation(E: catlog.Estimator, case: Independently, samples: int, count: i
     """Return the expectation of the estimate and its gradients, over all outcomes and nodes."""
     t = parameters()
     noise, weight = nodes(count)
-    rows = 0 if isinstance(E, catlog.Exact) else E.rows(integers(t["logits"]))
+    rows = getattr(E, "samples", 0)
     # A combination is one sample of z and its rows of x; the choice is [outcomes, samples].
     combinations = torch.tensor(list(product(range(count), *[range(len(POINTS))] * rows)))
     choice = torch.tensor(list(product(range(len(combinations)), repeat=samples)))
@@ -187,7 +187,7 @@ def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
     mean = normals(4, 2, seed=1).requires_grad_()
     q, p = bits(logits), Independent(Normal(mean, 1.0), 1)
     z = p.rsample((5,))
-    x = q.expand((5, 4)).sample((E.rows(q),)) if E.randomness else None
+    x = None if isinstance(E, catlog.Exact) else q.expand((5, 4)).sample((E.samples,))
     functions = (
         lambda x, z: (x.sum(-1) - z.sum(-1)).sin(),
         lambda x, z: (x * x.cumsum(-1)).sum(-1) * z.prod(-1),

@@ -5,14 +5,14 @@ from itertools import product
 from math import prod
 
 import torch
+from catlog.distributions.factors import factors
+from catlog.sampling.draw import DRAWS, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from catlog import RLOO, Exact, IndeCateR, Reinforce, StraightThrough
 from catlog.distributions import Categoricals
-from catlog.distributions.factors import factors
-from catlog.sampling.draw import DRAWS, draw
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import catlog
-from catlog.estimators import ESTIMATORS
 from catlog.core.estimator import Estimator
+from catlog.estimators import ESTIMATORS
 from catlog.estimators.parsing import parse_estimator
 from catlog.testing.settings import VARIANTS
 

@@ -5,14 +5,15 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from catlog.evaluation.neighbours import differences
 from torch import nn
 from torch.distributions import Bernoulli, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
-from catlog.distributions import Categoricals
 from catlog import GumbelSoftmax, IndeCateR
+from catlog.core.randomness import Randomness
 from catlog.core.view import view
-from catlog.evaluation.neighbours import differences
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
@@ -23,7 +24,6 @@ from catlog.functions import (
     Potts,
     ising,
 )
-from catlog.core.randomness import Randomness
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same as assert_same_estimates
 from support.laws import KINDS

@@ -7,9 +7,19 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
-from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, advise, compare, log_expectation
-from catlog.estimators import DoubleCV
+from catlog import (
+    RLOO,
+    CritiCateR,
+    Exact,
+    IndeCateR,
+    Reinforce,
+    ReinMax,
+    advise,
+    compare,
+    log_expectation,
+)
 from catlog.distributions import MarkovChain
+from catlog.estimators import DoubleCV
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals

@@ -17,8 +17,8 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 import catlog
-from catlog.distributions import Categoricals, MarkovChain
 from catlog import Exact, log_expectation, problems
+from catlog.distributions import Categoricals, MarkovChain
 from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
 from catlog.testing.cases import normals, seeded

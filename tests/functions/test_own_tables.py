@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 import torch
+from catlog.evaluation.neighbours import differences
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from catlog.distributions import Categoricals
 from catlog import IndeCateR, functions
 from catlog.core.view import view
-from catlog.evaluation.neighbours import differences
+from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,

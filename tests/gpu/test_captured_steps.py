@@ -55,9 +55,7 @@ class Model(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         q = bits(self.encoder(images), validate_args=False)
         wanted = self.target(images)
-        return catlog.Exact(validate=False)(
-            lambda x: (self.decoder(x.double()) - wanted).square().sum(-1), q
-        )
+        return catlog.Exact()(lambda x: (self.decoder(x.double()) - wanted).square().sum(-1), q)
 
 
 Change = Callable[[Model, torch.optim.Optimizer, int], None]
@@ -261,12 +259,13 @@ def test_the_coin_chooses_a_graph_and_its_gradients(
     for is_captured in (False, True):
         torch.manual_seed(1)
         encoder = nn.Linear(3, 3).to(device, torch.float64)
-        E = catlog.SlopeCateR(2, every=4, validate=False).to(device)
+        E = catlog.SlopeCateR(2, every=4).to(device)
         optimiser = torch.optim.Adam(encoder.parameters(), 0.1, capturable=True, foreach=True)
 
         def loss(images: Tensor, encoder: nn.Module = encoder, E: catlog.SlopeCateR = E) -> Tensor:
             q = bits(encoder(images), validate_args=False)
-            return E(lambda z: (z - images).square().sum(-1).exp(), q, x=x, start=start)
+            noise = None if E.corrects is False else start
+            return E(lambda z: (z - images).square().sum(-1).exp(), q, x=x, noise=noise)
 
         step = plain_step(loss, optimiser)
         if is_captured:

@@ -3,7 +3,6 @@ step in a CUDA graph.
 """
 
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.utils._pytree import tree_map
 
 import catlog
+from catlog import Exact, SCateR
+from catlog.distributions import Categoricals, MarkovChain
+from catlog.estimators import LEG, MAPO, RAM, DoubleCV, SumAndSample, UnorderedSet
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
+from catlog.testing.battery import draw_randomness
 from catlog.testing.settings import continuous, estimators, supports
 
 if not torch.cuda.is_available():
@@ -23,7 +27,7 @@ LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0], validate_args=False), 1),
     "integers": lambda logits: Independent(Categorical(logits=logits, validate_args=False), 1),
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits, validate_args=False), 1),
-    "mixed": lambda logits: catlog.distributions.Categoricals(logits, (3, 2, 3), validate_args=False),
+    "mixed": lambda logits: Categoricals(logits, (3, 2, 3), validate_args=False),
 }
 
 
@@ -32,14 +36,9 @@ def f(x: Tensor) -> Tensor:
     return (x * torch.linspace(0.5, 1.5, x.shape[-1], dtype=x.dtype, device=x.device)).sum(-1).sin()
 
 
-def on(E: catlog.Estimator, device: str, **changes: object) -> catlog.Estimator:
-    """Return a copy of E with other settings, its parameters on the device."""
-    if not isinstance(E, nn.Module):
-        return replace(E, **changes)
-    copy = deepcopy(E).to(device)
-    for name, value in changes.items():
-        setattr(copy, name, value)
-    return copy
+def on(E: catlog.Estimator, device: str) -> catlog.Estimator:
+    """Return E, or a copy with its parameters on the device."""
+    return deepcopy(E).to(device) if isinstance(E, nn.Module) else E
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -48,22 +47,12 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
     logits = torch.randn(5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if not supports(E, "index" if law == "integers" else law) or continuous(E):
         pytest.skip("not for this law, or with draws that cannot be injected")
-    options = (
-        {}
-        if isinstance(E, catlog.Exact)
-        else {"x": LAWS[law](logits).sample((E.rows(LAWS[law](logits)),))}
-    )
-    if getattr(E, "variables", None):
-        options["chosen"] = torch.rand(E.samples, 5, 3).argsort(-1)[..., : E.variables]
-    if isinstance(E, catlog.SlopeCateR):
-        k = 2 if law == "bits" else 3
-        options["start"] = torch.rand(1 + E.uses_pairs(k), 5, dtype=torch.float64)
+    given = draw_randomness(E, LAWS[law](logits))
     results = []
     for device in ("cpu", "cuda"):
         theta = logits.to(device).requires_grad_()
-        value = on(E, device)(
-            f, LAWS[law](theta), **{key: option.to(device) for key, option in options.items()}
-        )
+        options = tree_map(lambda part, device=device: part.to(device), given)
+        value = on(E, device)(f, LAWS[law](theta), **options)
         results.append([value.detach().cpu(), torch.autograd.grad(value.sum(), theta)[0].cpu()])
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
 
@@ -75,20 +64,20 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
     """Without validation nothing waits for the GPU."""
     if not supports(E, "index" if law == "integers" else law):
         pytest.skip("not for this law")
-    if law == "mixed" or isinstance(E, catlog.Exact | catlog.SCateR | catlog.estimators.LEG | catlog.estimators.RAM):
+    if law == "mixed" or isinstance(E, Exact | SCateR | LEG | RAM):
         pytest.skip(
             "copies a short list (cardinalities, moves) to the GPU, which waits for it unless "
             "compiled"
         )
-    if isinstance(E, catlog.estimators.MAPO | catlog.estimators.UnorderedSet | catlog.estimators.SumAndSample):
+    if isinstance(E, MAPO | UnorderedSet | SumAndSample):
         pytest.skip("sorts out points of a memory or a set, with cardinalities copied to the GPU")
-    unchecked = on(E, "cuda", validate=False)
+    E = on(E, "cuda")
     logits = torch.randn(5, 3, 3, device="cuda", requires_grad=True)
     q = LAWS[law](logits)
-    unchecked(f, q)
+    E(f, q)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        unchecked(f, q).sum().backward()
+        E(f, q).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -182,7 +171,7 @@ def test_criticater_in_a_graph(law: str, compile: bool) -> None:
         "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
         "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
         "chain": (
-            lambda theta: catlog.distributions.MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4),
+            lambda theta: MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4, validate_args=False),
             (5, 4, 3),
             16,
         ),
@@ -197,9 +186,7 @@ def test_criticater_in_a_graph(law: str, compile: bool) -> None:
         optimiser = torch.optim.Adam([theta], 0.1, capturable=captured)
 
         def loss(scale: Tensor, theta: Tensor = theta) -> Tensor:
-            return scale * catlog.CritiCateR(made[2], validate=False)(
-                lambda x: f(x.double()), made[0](theta), x=x
-            )
+            return scale * catlog.CritiCateR(made[2])(lambda x: f(x.double()), made[0](theta), x=x)
 
         step = catlog.compiled_step(loss, optimiser, compile=captured and compile)
         step(torch.ones(5, dtype=torch.float64, device="cuda"))
@@ -341,7 +328,7 @@ def test_estimators_that_learn_are_asked_on_the_gpu(ask: str) -> None:
     def f(x: Tensor) -> Tensor:
         return (x * weights).sum(-1).sin()
 
-    learners = [catlog.SlopeCateR(2), catlog.estimators.DoubleCV(2)]
+    learners = [catlog.SlopeCateR(2), DoubleCV(2)]
     if ask == "advise":
         # The first two candidates are tried in any case.
         advice = catlog.advise(f, q, candidates=learners)

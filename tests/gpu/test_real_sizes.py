@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
+from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS
-from catlog.testing.settings import supports
 from real_sizes import BATCH, BITS, settings_of
 
 if not torch.cuda.is_available():
@@ -43,18 +43,18 @@ def fail_in_capture() -> None:
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize(
-    "name", [name for name in ESTIMATORS if supports(ESTIMATORS[name], "bits")]
+    "name", [name for name in ESTIMATORS if Kind.BITS in ESTIMATORS[name].supports]
 )
 def test_captured_at_real_sizes(name: str) -> None:
     """Twice in one process, each time after a capture that fails."""
     settings = settings_of(name)
     bits = 8 if name == "Exact" else BITS
     for _ in range(2):
-        E = ESTIMATORS[name](**settings, validate=False)
+        E = ESTIMATORS[name](**settings)
         failing, images = training_step(E, bits, "cuda", fail_in_capture)
         with pytest.raises(RuntimeError, match=r"could not be captured.*planted"):
             failing(images)
-        E = ESTIMATORS[name](**settings, validate=False)
+        E = ESTIMATORS[name](**settings)
         step, images = training_step(E, bits, "cuda")
         losses = torch.stack([step(images).clone() for _ in range(30)])
         assert step.mode == "captured"

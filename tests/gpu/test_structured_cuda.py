@@ -21,13 +21,27 @@ from torch.distributions import (
     OneHotCategorical,
     Poisson,
 )
+from torch.utils._pytree import tree_map
 
 import catlog
-from catlog.distributions import Node, Prompted, gumbel_top_k, left_padded, truncated
-from catlog.distributions.conditionals import Conditionals, structure, view
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import (
+    Autoregressive,
+    BayesianNetwork,
+    LinearChainCRF,
+    MarkovChain,
+    Node,
+    PlackettLuce,
+    Prompted,
+    Subset,
+    gumbel_top_k,
+    left_padded,
+    truncated,
+)
+from catlog.estimators import LEG, RAM, SIMPLE, CountDifferences, UnorderedSet
 from catlog.functions import Additive, Known, OfSum
-from catlog.sampling.draw import draw
-from catlog.sampling.interventions import noise_shape
+from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals, seeded
 from real_sizes import NoHostCopies
 from support.chi_square import p_value, tally
@@ -64,7 +78,7 @@ def by_sums(t: Tensor) -> Callable[[Tensor, int], Tensor]:
 
 def autoregressive(network: Any, t: Tensor, **options: Any) -> Distribution:
     batch = t.shape[:-2]
-    return catlog.distributions.Autoregressive(
+    return Autoregressive(
         network, [3] * 4, batch, dtype=t.dtype, device=t.device, validate_args=False, **options
     )
 
@@ -75,13 +89,13 @@ def network_of_nodes(t: Tensor) -> Distribution:
         "b": Node(["a"], t[..., 1:4, :]),
         "c": Node([], t[..., 4, :]),
     }
-    return catlog.distributions.BayesianNetwork(nodes, t.shape[:-2])
+    return BayesianNetwork(nodes, t.shape[:-2], validate_args=False)
 
 
 def masked_subset(t: Tensor) -> Distribution:
     k = torch.arange(BATCH, device=t.device)  # of each batch element
     mask = torch.arange(6, device=t.device) != 4
-    return catlog.distributions.Subset(t[..., :6, 0], k, mask, validate_args=False)
+    return Subset(t[..., :6, 0], k, mask, validate_args=False)
 
 
 def mixture(t: Tensor, components: Distribution) -> Distribution:
@@ -95,11 +109,11 @@ def independent(base: Distribution) -> Distribution:
 
 # Of logits [batch, 9, 3].
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
-    "subset": lambda t: catlog.distributions.Subset(t[..., :6, 0], 2, validate_args=False),
+    "subset": lambda t: Subset(t[..., :6, 0], 2, validate_args=False),
     "masked subset": masked_subset,
-    "ranking": lambda t: catlog.distributions.PlackettLuce(t[..., :5, 0], 3, validate_args=False),
-    "crf": lambda t: catlog.distributions.LinearChainCRF(t[..., :4, :], t[..., 4:7, :], validate_args=False),
-    "chain": lambda t: catlog.distributions.MarkovChain(t[..., 0, :], t[..., 1:4, :], length=4),
+    "ranking": lambda t: PlackettLuce(t[..., :5, 0], 3, validate_args=False),
+    "crf": lambda t: LinearChainCRF(t[..., :4, :], t[..., 4:7, :], validate_args=False),
+    "chain": lambda t: MarkovChain(t[..., 0, :], t[..., 1:4, :], length=4, validate_args=False),
     "network": network_of_nodes,
     "autoregressive": lambda t: autoregressive(by_sums(t), t),
     "sequence that ends": lambda t: autoregressive(by_sums(t), t, end=0, temperature=0.7),
@@ -115,11 +129,11 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     ),
     "multinomial": lambda t: Multinomial(2, logits=t[..., :3, 0], validate_args=False),
     "copies of chains": lambda t: independent(
-        catlog.distributions.MarkovChain(t[..., :2, :], t[..., 2:8, :].unflatten(-2, (2, 3)), length=2)
+        MarkovChain(
+            t[..., :2, :], t[..., 2:8, :].unflatten(-2, (2, 3)), length=2, validate_args=False
+        )
     ),
-    "copies of subsets": lambda t: independent(
-        catlog.distributions.Subset(t[..., :2, :], 2, validate_args=False)
-    ),
+    "copies of subsets": lambda t: independent(Subset(t[..., :2, :], 2, validate_args=False)),
     "copies of sequences": lambda t: independent(
         autoregressive(by_sums(t.unflatten(-2, (1, 9))), t.unflatten(-2, (1, 9)), end=0)
     ),
@@ -170,10 +184,14 @@ def test_numbers_are_the_same(name: str, device: str) -> None:
 
     def result(theta: Tensor) -> list[Tensor]:
         law = view(LAWS[name](theta))
-        assert isinstance(law, Conditionals)
         u = torch.rand(20, BATCH, law.d, dtype=torch.float64, generator=seeded(1))
-        index = law.q.from_uniforms(u.to(theta.device))
-        return [law.point(index).double(), law.log_prob(index), law.q.entropy(), law.q.marginals()]
+        index = law.ordered.from_uniforms(u.to(theta.device))
+        return [
+            law.point(index).double(),
+            law.log_prob(index),
+            law.ordered.entropy(),
+            law.ordered.marginals(),
+        ]
 
     on_both(device, result)
 
@@ -184,19 +202,18 @@ def test_samples_by_chi_square(name: str, device: str) -> None:
     """Draws on the device against probabilities of the CPU, of one batch element."""
     q = LAWS[name](logits())
     law = view(q)
-    assert isinstance(law, Conditionals)
-    points = law.q.enumerate_support()
-    probs = law.q.log_prob(points).exp()[:, 2]
+    points = law.ordered.enumerate_support()
+    probs = law.ordered.log_prob(points).exp()[:, 2]
     on_device = view(LAWS[name](logits().to(device)))
-    x = on_device.index(draw(on_device, 10_000))[:, 2].cpu()
+    x = on_device.index(Randomness(on_device).points(10_000))[:, 2].cpu()
     assert p_value(tally(x, points[:, 2]), probs) > FALSE_ALARMS
     x = LAWS[name](logits().to(device)).sample((3,))
     assert x.device.type == device
     assert view(LAWS[name](logits().to(device))).index(x).shape[:2] == (3, BATCH)
 
 
-WITH_DRAWS = [catlog.RLOO(4), catlog.CritiCateR(4), catlog.estimators.LEG(2), catlog.estimators.UnorderedSet(2)]
-SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.estimators.RAM(2)]
+WITH_DRAWS = [catlog.RLOO(4), catlog.CritiCateR(4), LEG(2), UnorderedSet(2)]
+SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), RAM(2)]
 
 
 @each_device
@@ -205,22 +222,16 @@ SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.estimators
 def test_a_gradient_is_the_same(name: str, E: catlog.Estimator, device: str) -> None:
     """With the same draws or noise; the masked subsets of no item have one point alone."""
     q = LAWS[name](logits())
-    options: dict[str, Tensor] = {}
-    if E in SWEEPS:
-        ordered = structure(view(q))
-        suffix = "gumbel" if isinstance(E, catlog.estimators.RAM) else E.suffix
-        moves = E.evaluations(q) // E.samples - 1
-        shape = noise_shape(ordered, E.samples, suffix, None, moves)
-        options["noise"] = torch.rand(shape, dtype=torch.float64, generator=seeded(2))
-    elif isinstance(E, catlog.estimators.UnorderedSet):
+    options = draw_randomness(E, q)
+    if isinstance(E, UnorderedSet):
         if name == "masked subset":
             pytest.skip("a batch element has one point")
-        options["x"] = different(q)
-    elif E.randomness:
-        options["x"] = draw(view(q), E.rows(q), generator=seeded(2))
+        options = {"x": different(q)}
+    elif isinstance(E, catlog.SCateR | RAM):
+        options.pop("x")
 
     def result(theta: Tensor) -> list[Tensor]:
-        on_device = {key: value.to(theta.device) for key, value in options.items()}
+        on_device = tree_map(lambda part: part.to(theta.device), options)
         law = LAWS[name](theta)
         return [E(function(law), law, **on_device)]
 
@@ -230,16 +241,15 @@ def test_a_gradient_is_the_same(name: str, E: catlog.Estimator, device: str) -> 
 def different(q: Distribution) -> Tensor:
     """Return two different points for every batch element."""
     law = view(q)
-    assert isinstance(law, Conditionals)
-    points = law.q.enumerate_support()
-    best = law.q.log_prob(points).topk(2, 0).indices
+    points = law.ordered.enumerate_support()
+    best = law.ordered.log_prob(points).topk(2, 0).indices
     return law.point(points.gather(0, best.unsqueeze(-1).expand(*best.shape, law.d)))
 
 
 CAPTURED = [  # torch's Multinomial copies its number of draws to the GPU when it is made
-    *((name, catlog.RLOO(4, validate=False)) for name in LAWS if name != "multinomial"),
-    *((name, catlog.CritiCateR(4, validate=False)) for name in ("subset", "ranking", "crf")),
-    *((name, catlog.SCateR(1, validate=False)) for name in ("subset", "crf", "mixture", "chain")),
+    *((name, catlog.RLOO(4)) for name in LAWS if name != "multinomial"),
+    *((name, catlog.CritiCateR(4)) for name in ("subset", "ranking", "crf")),
+    *((name, catlog.SCateR(1)) for name in ("subset", "crf", "mixture", "chain")),
 ]
 
 
@@ -308,7 +318,7 @@ def test_simple_and_gumbel_top_k(device: str) -> None:
 
     def result(theta: Tensor) -> list[Tensor]:
         q = LAWS["subset"](theta)
-        return [catlog.estimators.SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
+        return [SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
 
     on_both(device, result)
     scores = logits().to(device)[..., 0].expand(2000, BATCH, 9)
@@ -347,9 +357,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
     x = torch.tensor([[[0, 0, 0, 0], [1, 2, 0, 0], [2, 2, 1, 1]]])
     for place in ("cpu", device):
         model = Reader().double().to(place)
-        q = catlog.distributions.Autoregressive(
-            Prompted(model, prompts.to(place), mask.to(place)), [3] * 4, end=0
-        )
+        q = Autoregressive(Prompted(model, prompts.to(place), mask.to(place)), [3] * 4, end=0)
         texts = q.sample((4,))
         assert texts.device.type == place
         assert bool((q.log_prob(texts) > -torch.inf).all())
@@ -435,14 +443,14 @@ def test_counts(name: str, device: str) -> None:
         short = truncated(q, categories=6)
         given = x.to(theta.device)
         return [
-            catlog.estimators.CountDifferences(3)(f, q, x=given),
+            CountDifferences(3)(f, q, x=given),
             catlog.IndeCateR(3)(f, short, x=given.long()),
         ]
 
     on_both(device, result)
     q = independent(COUNTS[name](logits()[..., :4, 0].to(device)))
     generator = torch.Generator(device).manual_seed(0)
-    values = [catlog.estimators.CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
+    values = [CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
     assert values[0].device.type == device
     assert bool((values[0] != values[1]).any())
 
@@ -452,7 +460,7 @@ def test_counts(name: str, device: str) -> None:
 def test_a_captured_step_of_counts(device: str) -> None:
     theta = nn.Parameter(torch.ones(BATCH, 4, device=device))
     optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
-    E = catlog.estimators.CountDifferences(4, validate=False)
+    E = CountDifferences(4)
 
     def loss(target: Tensor) -> Tensor:
         q = independent(Poisson(theta.exp(), validate_args=False))

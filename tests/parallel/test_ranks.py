@@ -1,11 +1,8 @@
-"""Two ranks (gloo, spawned once): a divided estimate, training on divided batches, resumed runs."""
+"""Two ranks (gloo, spawned once): a divided estimate, and training on divided batches."""
 
 import os
-import shutil
-import signal
 import traceback
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,7 @@ from torch.testing import assert_close
 import catlog
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
 from catlog.testing.settings import VARIANTS
-from catlog_experiments import DVAE, Optimisation, execute
 from catlog_experiments.named_estimators import law_for, takes_one_hot
-from catlog_experiments.run_folder import Folder
-from catlog_experiments.training import Training
 
 torch.set_num_threads(1)
 
@@ -223,44 +217,6 @@ def by_ddp() -> dict[str, Any]:
     return {"by ddp": flat(p.grad for p in model.parameters())}
 
 
-# Exact has no noise, so its losses are those of one process. NVIL draws differently on each rank.
-SMALL = DVAE(epochs=1, gradient_repeats=0, test_samples=1)
-EXACT = replace(SMALL, every=10, batch=200, variables=1, learning_rate=1e-3, estimator="Exact")
-NOISY = replace(SMALL, every=3, batch=400, variables=4, estimator="NVIL", samples=2)
-
-
-def runs(folder: Path) -> dict[str, Any]:
-    """Two whole runs, one that is interrupted on the second rank and resumed, and a copy of it."""
-    execute(EXACT, folder / "exact")
-    execute(NOISY, folder / "whole")
-    draw = torch.rand(())
-    step = Training.step
-
-    def interrupted(training: Training, i: int) -> None:
-        if i == 4 and dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        step(training, i)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            execute(NOISY, folder / "cut")
-    if dist.get_rank() == 0:
-        shutil.copytree(folder / "cut", folder / "moved")
-    dist.barrier()
-    execute(NOISY, folder / "cut", resume=True)
-    messages = []
-    for config, path in (
-        (NOISY, folder / "cut"),
-        (Optimisation(), folder / "other"),
-        (replace(NOISY, batch=401), folder / "odd"),
-    ):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
-            execute(config, path)
-        messages.append(str(caught.value))
-    return {"draw": draw, "messages": messages}
-
-
 PARTS = [every_estimator, markov, own_tables, failures, inside_ddp, by_ddp]
 
 
@@ -274,7 +230,6 @@ def work(rank: int, folder: str) -> None:
         results["steps"] = steps(dist.group.WORLD)
         groups = [dist.new_group([member]) for member in range(2)]  # made by both
         results["steps alone"] = steps(groups[rank])
-        results |= runs(Path(folder))
     except Exception:
         results["error"] = traceback.format_exc()
     torch.save(results, os.path.join(folder, f"{rank}.pt"))
@@ -352,49 +307,3 @@ def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]])
 def test_a_group_of_one_rank_trains_as_one_process(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert_close(rank["steps alone"], steps(None), rtol=0, atol=1e-13)
-
-
-def untimed(folder: Folder) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in row.items() if key != "seconds"} for row in folder.metrics()
-    ]
-
-
-def starts(path: Path) -> list[tuple[int, int]]:
-    """Return the first iteration and the number of ranks of every session of a run."""
-    return [(session["iteration"], session["ranks"]) for session in Folder(path).sessions()]
-
-
-def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
-    execute(EXACT, folder / "alone")
-    alone, together = untimed(Folder(folder / "alone")), untimed(Folder(folder / "exact"))
-    assert len(alone) == len(together) > 2
-    assert alone[-1]["train"] < 0.8 * alone[1]["train"]
-    for a, b in zip(alone[1:], together[1:], strict=True):
-        assert b["train"] == pytest.approx(a["train"], rel=1e-5)
-
-
-def test_ranks_draw_from_different_generators(ranks: list[dict[str, Any]]) -> None:
-    assert ranks[0]["draw"] != ranks[1]["draw"]
-
-
-def test_a_run_on_two_ranks_resumes_exactly_and_on_one(
-    ranks: list[dict[str, Any]], folder: Path
-) -> None:
-    """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
-    whole = untimed(Folder(folder / "whole"))
-    assert untimed(Folder(folder / "cut")) == whole
-    assert starts(folder / "cut") == [(0, 2), (6, 2)]
-    execute(NOISY, folder / "moved", resume=True)
-    assert starts(folder / "moved") == [(0, 2), (6, 1)]
-    moved = untimed(Folder(folder / "moved"))
-    assert moved[:3] == whole[:3]
-    assert moved[3:] != whole[3:]  # different draws from here on
-    assert moved[-1]["test"] == pytest.approx(whole[-1]["test"], rel=0.1)
-
-
-def test_impossible_settings_are_reported_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
-    expected = ("--resume", "without torchrun", "multiple")
-    for rank in ranks:
-        for part, message in zip(expected, rank["messages"], strict=True):
-            assert part in message

@@ -7,15 +7,14 @@ from statistics import NormalDist
 
 import pytest
 import torch
+from catlog.diagnostics.rebuilding import kind_of
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
-from catlog.distributions import Categoricals
 from catlog import problems
-from catlog.diagnostics.rebuilding import kind_of
-from catlog.distributions import Ordered
 from catlog.core.view import view
+from catlog.distributions import Categoricals, Ordered
 
 NAMES = list(problems.PROBLEMS)
 

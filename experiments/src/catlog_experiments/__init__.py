@@ -1,27 +1,25 @@
-"""The experiments: dataclasses whose fields are the flags of ``catlog run``."""
+"""The paper's experiments: dataclasses whose fields are the flags of ``catlog run``."""
 
 from .addition import Addition
 from .dvae import DVAE
 from .gradients import Gradients
 from .optimisation import Optimisation
 from .programs import Programs
-from .run import execute, folder_for
+from .run import execute
+from .run_folder import folder_for
+from .sweeps import grid, sweep
 
-Experiment = Gradients | Optimisation | DVAE | Addition | Programs
-
-EXPERIMENTS: dict[str, type[Experiment]] = {
-    experiment.name: experiment
-    for experiment in (Gradients, Optimisation, DVAE, Addition, Programs)
-}
+EXPERIMENTS = {cls.name: cls for cls in (Gradients, Optimisation, DVAE, Addition, Programs)}
 
 __all__ = [
     "DVAE",
     "EXPERIMENTS",
     "Addition",
-    "Experiment",
     "Gradients",
     "Optimisation",
     "Programs",
     "execute",
     "folder_for",
+    "grid",
+    "sweep",
 ]

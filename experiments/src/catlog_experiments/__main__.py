@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         print(f"catlog {__version__}")
         return 0
-    from .cli.main import main as command  # only now: --version needs none of it
+    from .cli import main as command  # only now: --version needs none of it
 
     return command(arguments)
 

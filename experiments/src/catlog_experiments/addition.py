@@ -8,15 +8,13 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.utils import clip_grad_norm_
 
+from catlog import log_expectation
 from catlog.functions import OfSum
-from catlog.logarithm import log_expectation
-from catlog.problems.mlp import glorot
 
 from . import data
-from .digit_readers import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
-from .ranges import Count, Positive
-from .settings import Labels, Settings
+from .networks import digit_logits, glorot, lenet, read_digits
+from .settings import Count, Labels, Positive, Settings
 from .training import Training, TrainingTask, adam
 
 
@@ -46,14 +44,16 @@ class Addition(Settings):
     name: ClassVar[str] = "addition"
     headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
     length: ClassVar[str] = "epochs"
-    divides: ClassVar[bool] = True
     has_derivative: ClassVar[bool] = False
     category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 10}),
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "sampling": "latin"}),
-        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "sampling": "latin"}),
+        "IndeCateR-D-Latin": (
+            "IndeCateR",
+            {"samples": 10, "per_variable": True, "sampling": "latin"},
+        ),
         "RLOO-F": ("RLOO", {}),
         "RLOO-S": ("RLOO", {"samples": 10}),
     }

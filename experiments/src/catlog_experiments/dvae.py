@@ -11,14 +11,12 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
-from catlog.problems.mlp import glorot, mlp
 
 from .data import for_autoencoder, load
-from .loop import Task
 from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot, with_temperature
+from .networks import glorot, mlp
 from .protocol import LIKELIHOODS, ProtocolTask
-from .ranges import AtLeastTwo, Count, Counted, Positive
-from .settings import Labels, Settings
+from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings, Task
 from .training import Training, adam, gradient_statistics
 
 PAPER_RATE = 1e-4
@@ -65,7 +63,6 @@ class DVAE(Settings):
     name: ClassVar[str] = "dvae"
     headline: ClassVar[tuple[str, str]] = ("test", "negated test ELBO, nats")
     length: ClassVar[str] = "epochs"
-    divides: ClassVar[bool] = True
     has_likelihood: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),

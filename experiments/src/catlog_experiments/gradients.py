@@ -9,8 +9,7 @@ from torch import nn
 from catlog.functions import Additive, Potts
 
 from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
-from .ranges import AtLeastTwo, Count
-from .settings import Labels, Settings
+from .settings import AtLeastTwo, Count, Labels, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +44,9 @@ class Gradients(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("variables", "categories", "function")
 
-    def check_extension(self) -> None:
-        if self.repeats % self.together:
-            raise ValueError(
-                f"--repeats: a run of {self.repeats} estimates cannot be extended, because "
-                f"its last step made fewer than --together {self.together} of them. "
-                "Run it without --resume."
-            )
+    @property
+    def is_extendable(self) -> bool:
+        return self.repeats % self.together == 0  # else its last step makes fewer estimates
 
     def task(self) -> "GradientsTask":
         return GradientsTask(self)
@@ -101,7 +96,7 @@ class GradientsTask:
         logits = self.logits.expand(count, *self.logits.shape).clone().requires_grad_()
         loss = self.E(self.f, law_for(self.E, logits)).sum()
         gradient = self.learner.gradient(loss, logits).double()
-        self.learner.step()
+        self.learner.optimiser.step()
         cosine = torch.nn.functional.cosine_similarity(
             gradient.flatten(1), self.exact.flatten()[None]
         )

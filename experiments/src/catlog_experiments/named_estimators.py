@@ -11,12 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog.core.estimator import BITS, Estimator
-from catlog.core.categories import Kind
-from catlog.estimators import ESTIMATORS, GumbelSoftmax
+from catlog import Estimator, GumbelSoftmax
+from catlog.estimators import ESTIMATORS
 
-from .ranges import did_you_mean
-from .settings import Labels, Settings
+from .settings import Labels, Settings, did_you_mean
 
 
 def make_estimator(
@@ -25,48 +23,41 @@ def make_estimator(
     """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
 
     >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
-    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
+    >>> make_estimator("IndeCateR-D", 3, ("sampling=latin",), labels)
     IndeCateR(3, per_variable=True, sampling='latin')
     """
-    check_known(name, labels)
+    known = sorted({*labels, *ESTIMATORS})
+    if name not in known:
+        advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
+        raise ValueError(f"--estimator: {name!r} is not known.{advice}")
     class_name, label_settings = labels.get(name, (name, {}))
-    cls = ESTIMATORS[class_name]
-    fields = signature(cls).parameters
-    settings: dict[str, Any] = dict(label_settings)
-    if samples is not None:
-        settings["samples"] = samples
+    settings = dict(label_settings) | ({} if samples is None else {"samples": samples})
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
         settings[key] = parse_literal(value)
+    return make(class_name, **settings)
+
+
+def make(class_name: str, /, *values: Any, **settings: Any) -> Estimator:
+    """Return an estimator of the registry; raise if it does not have these settings."""
+    cls = ESTIMATORS[class_name]
+    parameters = signature(cls).parameters
     for key in settings:
-        if key not in fields:
+        if key not in parameters:
             raise ValueError(
-                f"{class_name} has no setting {key}.{did_you_mean(key, fields)} "
-                f"It has {', '.join(fields)}."
+                f"{class_name} has no setting {key}.{did_you_mean(key, parameters)} "
+                f"It has {', '.join(parameters)}."
             )
-    return cls(**settings)
+    return cls(*values, **settings)
 
 
-def check_known(name: str, labels: Labels) -> None:
-    """Raise if ``name`` is neither one of ``labels`` nor an estimator."""
-    known = sorted({*labels, *ESTIMATORS})
-    if name not in known:
-        advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
-        raise ValueError(f"--estimator: {name!r} is not known.{advice}")
-
-
-def check_settings(config: Settings) -> None:
-    """Raise if the estimator of a configuration is unknown or does not fit the experiment."""
-    check_fits(
-        make_estimator(config.estimator, config.samples, config.options, config.methods), config
-    )
-
-
-def check_fits(E: Estimator, config: Settings) -> None:
-    """Raise if an estimator does not fit the experiment."""
+def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Estimator:
+    """Return the estimator of a configuration on its device; raise if it does not fit."""
+    E = make_estimator(config.estimator, config.samples, config.options, config.methods)
     name = type(E).__name__
+    categories = getattr(config, "categories", config.category_count)
     if E.target == "bound" and not config.has_likelihood:
         raise ValueError(
             f"--estimator: {name} bounds a likelihood by log-weights, and this "
@@ -77,17 +68,10 @@ def check_fits(E: Estimator, config: Settings) -> None:
             f"--estimator: {name} needs the derivative of f, which is zero everywhere in "
             f"{config.name}. Use a black-box estimator such as RLOO."
         )
-    categories = getattr(config, "categories", config.category_count)
-    if E.supports == BITS and categories > 2:
+    if E.supports == {"bits"} and categories > 2:
         raise ValueError(
             f"--estimator: {name} is for bits, but there are {categories} categories here."
         )
-
-
-def chosen_estimator(config: Settings, device: torch.device) -> Estimator:
-    """Return the estimator of a configuration on its device."""
-    E = make_estimator(config.estimator, config.samples, config.options, config.methods)
-    check_fits(E, config)
     return E.to(device) if isinstance(E, nn.Module) else E
 
 
@@ -109,7 +93,7 @@ def parse_literal(value: str) -> Any:
     """Return the Python literal that ``value`` is, else ``value`` itself."""
     try:
         return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return value
 
 
@@ -135,7 +119,7 @@ class Learner:
     def __init__(self, E: Estimator) -> None:
         self.E = E
         self.parameters = own_parameters(E)
-        self.optimiser = torch.optim.Adam(self.parameters, 1e-2) if self.parameters else None
+        self.optimiser = torch.optim.Adam(self.parameters or [torch.zeros(())], 1e-2)
 
     def gradient(self, value: Tensor, logits: Tensor) -> Tensor:
         """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
@@ -145,41 +129,27 @@ class Learner:
             parameter.grad = parameter_gradient
         return gradient
 
-    def step(self) -> None:
-        """Update the estimator's parameters."""
-        if self.optimiser is not None:
-            self.optimiser.step()
-
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "estimator": own_state(self.E),
-            "optimiser": self.optimiser.state_dict() if self.optimiser else {},
-        }
+        return {"estimator": own_state(self.E), "optimiser": self.optimiser.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_own_state(self.E, state["estimator"])
-        if self.optimiser is not None:
-            self.optimiser.load_state_dict(state["optimiser"])
+        self.optimiser.load_state_dict(state["optimiser"])
 
 
 def takes_one_hot(E: Estimator) -> bool:
     """Return True if E needs one-hot points: to relax them, or since it takes no numbers."""
-    return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
+    return "one-hot" in E.supports and (E.differentiates_f or "index" not in E.supports)
 
 
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
     """Return independent variables as E supports them: category numbers, one-hot or bits."""
     if takes_one_hot(E):
         base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
-    elif Kind.INDEX in E.supports and not E.differentiates_f:
+    elif "index" in E.supports and not E.differentiates_f:
         base = Categorical(logits=logits, validate_args=False)
-    elif logits.shape[-1] == 2:
-        base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
     else:
-        raise ValueError(
-            f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} "
-            "categories here."
-        )
+        base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
     return Independent(base, 1)
 
 

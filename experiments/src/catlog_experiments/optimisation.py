@@ -16,8 +16,7 @@ from .named_estimators import (
     takes_one_hot,
     with_temperature,
 )
-from .ranges import Count, Positive
-from .settings import Labels, Settings
+from .settings import Count, Labels, Positive, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +90,7 @@ class OptimisationTask:
         if self.config.anneal and i > 0 and i % 20 == 0:
             self.temperature *= torch.tensor(-0.05).exp()
         gradient = self.gradient()
-        self.learner.step()
+        self.learner.optimiser.step()
         if self.config.update == "published":
             gradient = gradient[:1].expand_as(gradient)
         with torch.no_grad():  # RMSProp of Keras: epsilon inside the root

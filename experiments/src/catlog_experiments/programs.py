@@ -10,17 +10,13 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
-from catlog.core.evaluator import Function
-from catlog.estimators import RLOO
+from catlog import RLOO, log_expectation
 from catlog.functions import DigitsOfSum, OfSum
-from catlog.logarithm import log_expectation
-from catlog.problems.mlp import glorot
 
 from . import data
-from .digit_readers import conv, digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
-from .ranges import AtLeastTwo, Count, Counted, Positive
-from .settings import Labels, Settings
+from .networks import conv, digit_logits, glorot, lenet, read_digits
+from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 from .training import Training, TrainingTask, adam
 
 Digits = Int64[Tensor, "*lead d"]
@@ -125,7 +121,6 @@ class Programs(Settings):
     name: ClassVar[str] = "programs"
     headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
     length: ClassVar[str] = "epochs"
-    divides: ClassVar[bool] = True
     has_derivative: ClassVar[bool] = False
     category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
@@ -138,12 +133,9 @@ class Programs(Settings):
     def task(self) -> "ProgramsTask":
         return ProgramsTask(self)
 
-    def check_extension(self) -> None:
-        if self.decay:
-            raise ValueError(
-                "--epochs: this run's learning rate fell to zero over its epochs, so that it "
-                "cannot be continued. Start a longer run, or use --no-decay."
-            )
+    @property
+    def is_extendable(self) -> bool:
+        return not self.decay  # else the learning rate falls to zero over its epochs
 
 
 def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:
@@ -204,7 +196,7 @@ class ProgramsTask(TrainingTask):
         )
         return -log_probs.sum(-1) if outputs else -log_probs
 
-    def function(self, results: Results) -> tuple[Function, int]:
+    def function(self, results: Results) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
         """Return which results are right, as a function of digits, and its output dimensions."""
         if self.config.program.startswith("sum"):
             total = results.squeeze(-1)
@@ -213,7 +205,9 @@ class ProgramsTask(TrainingTask):
         def compare(x: Tensor) -> Tensor:
             return self.program.run(x) == results
 
-        right: Function = DigitsOfSum(results) if self.config.program == "numbers" else compare
+        right: Callable[[torch.Tensor], torch.Tensor] = (
+            DigitsOfSum(results) if self.config.program == "numbers" else compare
+        )
         return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
 
     def step(self, i: int) -> None:

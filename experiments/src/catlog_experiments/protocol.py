@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
 
-from catlog.estimators import Exact
+from catlog import Exact
 
 from .data import load
 from .named_estimators import chosen_estimator

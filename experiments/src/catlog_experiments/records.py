@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .files.csv_cells import guarded, unguarded, write_csv
+from .files import guarded, unguarded, write_csv
 from .named_estimators import parse_literal
-from .ranges import Count, Digits, check
 from .run_folder import Folder, refuse_run_file
 
 Row = dict[str, Any]
@@ -20,11 +19,8 @@ def read(source: Path | str) -> list[Row]:
         return _read_csv(source)
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
-    rows: list[Row] = []
-    for path in sorted(source.rglob("metrics.jsonl")):
-        if any((path.parent / name).exists() for name in ("config.json", "sessions.jsonl")):
-            rows += read_run(path.parent)
-    return rows
+    paths = sorted({path.parent for path in source.rglob("*.jsonl") if path.is_file()})
+    return [row for path in paths for row in read_run(path)]
 
 
 def _read_csv(path: Path) -> list[Row]:
@@ -48,13 +44,10 @@ def _read_csv(path: Path) -> list[Row]:
 def read_run(path: Path) -> list[Row]:
     """Return the rows of the run in this folder, none without a run."""
     folder = Folder(path)
-    metrics, config = folder.metrics(), folder.recorded_config()
-    if metrics and config is None:
-        raise ValueError(
-            f"{folder.config_path} cannot be read, nor other records of the settings. "
-            f"Is {path} the folder of a run?"
-        )
-    return [{**(config or {}), **row} for row in metrics]
+    rows, config = folder.rows(), folder.config()
+    if rows and config is None:
+        raise ValueError(f"{path} has metrics, but its sessions.jsonl is lost or damaged.")
+    return [{**(config or {}), **row} for row in rows]
 
 
 def read_all(sources: Iterable[Path | str]) -> list[Row]:
@@ -67,7 +60,6 @@ def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
 
     A text that begins like a formula is written behind an apostrophe, which :func:`read` removes.
     """
-    check("--digits", digits, Digits)
     refuse_run_file(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
@@ -77,13 +69,11 @@ def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
 
 def cell(value: Any, digits: int = 6) -> str:
     """Return a value as the cell of a CSV file."""
-    if value is None:
-        return ""
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    if isinstance(value, int):
-        return str(value)
-    return guarded(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+    if isinstance(value, list | tuple):
+        value = " ".join(map(str, value))
+    return "" if value is None else str(value) if isinstance(value, int) else guarded(str(value))
 
 
 def _value(cell: str) -> Any:
@@ -95,7 +85,6 @@ def _value(cell: str) -> Any:
 
 def thinned(rows: list[Row], step: int) -> list[Row]:
     """Return every ``step``-th point of each run, and its last point."""
-    check("--thin", step, Count)
     if any(row.get("iteration") is None for row in rows):
         raise ValueError("--thin: a row has no iteration, so it is not a row of a run.")
     kept: list[Row] = []

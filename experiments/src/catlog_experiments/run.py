@@ -1,41 +1,27 @@
-"""Running one configuration in its folder."""
+"""Running one configuration in its folder: step, log, checkpoint, resume."""
 
 import contextlib
-import hashlib
-import json
-import re
+import signal
+import threading
+import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .loop import Watcher, ignore_progress, loop
-from .named_estimators import check_settings
-from .ranges import NotNegative, check
-from .ranks import join_ranks
-from .run_folder import Folder, Notify
-from .settings import Settings
+from .run_folder import Folder, Notify, Row, finite, folder_for
+from .settings import Settings, Task
+
+WATCH_EVERY = 0.2  # seconds between two calls of `watch` that no logged point causes
+
+# called with the iterations done, their total, and the last metrics
+Watcher = Callable[[int, int, Mapping[str, float]], None]
 
 
-def record(config: Settings) -> dict[str, Any]:
-    """Return the configuration as it is read from config.json, where tuples are lists."""
-    return json.loads(json.dumps({"experiment": config.name, **asdict(config)}))
-
-
-def folder_for(config: Settings, root: Path | str = "runs") -> Path:
-    """Return the default folder of a run: readable, and different for different configurations.
-
-    >>> from catlog_experiments import Addition
-    >>> folder_for(Addition(digits=8, estimator="RLOO-F", seed=3)).as_posix()[:-7]
-    'runs/addition/RLOO-F-mnist-5000-8-seed3'
-    """
-    digest = hashlib.sha256(json.dumps(record(config), sort_keys=True).encode()).hexdigest()[:6]
-    sizes = [str(getattr(config, size)) for size in config.sizes]
-    name = "-".join([config.estimator, *sizes, f"seed{config.seed}", digest])
-    return Path(root) / config.name / re.sub(r"[^\w+-]", "_", name)
+def ignore_progress(done: int, total: int, row: Mapping[str, float]) -> None:
+    """Do nothing."""
 
 
 def warn(note: str) -> None:
@@ -48,113 +34,170 @@ def execute(
     folder: Path | str | None = None,
     *,
     resume: bool = False,
-    extends: Path | str | None = None,
     checkpoint_every: float = 30.0,
     tensorboard: bool = False,
     watch: Watcher = ignore_progress,
     notify: Notify = warn,
-    patience: float | None = None,
-) -> dict[str, Any]:
+) -> Row:
     """Run ``config`` in ``folder`` and return its last metrics. A complete run is not repeated.
 
-    Nothing is written before the settings are checked and the data are loaded. Under torchrun all
-    ranks call this function, and every step divides its batch among them (if ``config.divides``).
+    Nothing is written before the settings are checked and the data are loaded.
+
+    Random numbers come from torch's global generators, whose states are part of a checkpoint. On a
+    CPU, a resumed run therefore logs the same numbers as an uninterrupted one, provided that
+    versions and the number of threads are the same. If they have changed, ``notify`` gets a note.
 
     Args:
         config: an experiment.
-        folder: by default :func:`folder_for` of ``config``.
+        folder: by default ``folder_for(config)``.
         resume: continue the run in the folder; without it, a folder with a run is refused. A
             shorter run of the same settings is extended, such as from 10 to 12 epochs. The result
             is that of a run of 12 epochs from the start.
-        extends: the folder of a shorter run, which is copied and extended if ``folder`` has none.
-        checkpoint_every: seconds between checkpoints.
+        checkpoint_every: seconds between checkpoints, which fall on logged points.
         tensorboard: write TensorBoard events as well.
         watch: called with the iterations done, their total and the last metrics.
         notify: called with notes about a resumed run: what is extended, other versions, damaged
             checkpoints.
-        patience: see ``catlog_experiments.loop.interruptions``.
     """
-    check("--checkpoint-every", checkpoint_every, NotNegative)
-    check_settings(config)
-    home = Folder(folder_for(config) if folder is None else folder, config.length)
-    source = home if extends is None else Folder(extends, config.length)
-    content = record(config)
-
-    def look() -> tuple[dict[str, Any] | None, Folder | None]:
-        """Return the metrics of a complete run, and the folder of a shorter one to extend."""
-        home.check_config(content, resume=resume)
-        shorter = home if home.has_progress() else source
-        length = shorter.shorter_length(content)
-        if length is None:
-            return home.completed(content), None
-        change: dict[str, Any] = {config.length: length}
-        replace(config, **change).check_extension()
-        return home.completed(content), shorter
-
+    home = Folder(folder_for(config) if folder is None else folder)
+    home.check(config, resume=resume)
+    if (row := home.completed(config.record())) is not None:
+        return row
+    torch.manual_seed(config.seed)
+    task = config.task()
     with contextlib.ExitStack() as stack:
-        ranks = stack.enter_context(join_ranks(config.torch_device))
-        if ranks.size > 1 and not config.divides:
-            raise ValueError(
-                f"{config.name} has no batches to divide among {ranks.size} ranks. "
-                "Run it without torchrun."
-            )
-        if (summary := ranks.from_first(look)[0]) is not None:
-            return summary
-        torch.manual_seed(config.seed)
-        task = config.task()
-        ranks.split_random_streams()
-        writer = _summary_writer() if tensorboard else None
-        ranks.from_first(lambda: stack.enter_context(home.locked()))
-        summary, shorter = ranks.from_first(look)
-        if summary is not None:
-            return summary  # another process has completed it in the meantime
-        if shorter is not None:
-            note = ranks.from_first(lambda: home.extend(content, shorter))
-            if ranks.is_first:
-                notify(note)
-        ranks.from_first(lambda: home.write_config(content))
-        if not ranks.is_first:
-            watch = ignore_progress
-        elif writer is not None:
-            watch = _with_events(stack.enter_context(writer(str(home.path))), watch)
-        return loop(
-            task,
-            home,
-            checkpoint_every=checkpoint_every,
-            watch=watch,
-            ranks=ranks,
-            notify=notify,
-            patience=patience,
-        )
+        if tensorboard:
+            watch = _with_events(stack, home.path, watch)
+        stack.enter_context(home.locked())
+        home.check(config, resume=resume)  # another process may have run it in the meantime
+        if (row := home.completed(config.record())) is not None:
+            return row
+        start, clock = 0, _Clock()
+        if (saved := home.restore(notify)) is not None:
+            task.load_state_dict(saved["task"])
+            torch.set_rng_state(saved["cpu"])
+            if "cuda" in saved and torch.cuda.is_available():
+                torch.cuda.set_rng_state(saved["cuda"])
+            start, clock.seconds = saved["iteration"], saved["seconds"]
+        home.begin(config, start, task.iterations, notify)
+        stop = stack.enter_context(interruptions())
+        return _loop(config.record(), task, home, start, clock, checkpoint_every, watch, stop)
 
 
-def find_shorter_run(config: Settings) -> Path | None:
-    """Return the folder of the longest run that :func:`execute` can extend to ``config``."""
-    content, best = record(config), None
-    for path in sorted(folder_for(config).parent.glob("*")):
-        if (length := Folder(path, config.length).shorter_length(content)) is not None:
-            best = max(best or (0, path), (length, path))
-    return None if best is None else best[1]
+def _loop(
+    config: Row,
+    task: Task,
+    home: Folder,
+    start: int,
+    clock: "_Clock",
+    checkpoint_every: float,
+    watch: Watcher,
+    asked_to_stop: Callable[[], bool],
+) -> Row:
+    """Run the task from iteration ``start`` to its end; return the last metrics.
+
+    ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
+    step, which compiles. The last checkpoint is written after the last step and before its
+    measurement, because a longer run, which continues there, measures there only if it logs there.
+    """
+    row: Row = home.last_row() or {}
+    saved_at = watched_at = time.perf_counter()
+
+    def save(i: int) -> None:
+        state: Row = {"config": config, "task": task.state_dict(), "seconds": clock.seconds}
+        state["cpu"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            state["cuda"] = torch.cuda.get_rng_state()
+        home.save(i, state)
+
+    for done in range(start, task.iterations + 1):
+        if done > start:
+            task.step(done - 1)
+            if done == start + 1:
+                clock.start()  # the first step, which may compile, does not count
+        is_last = done == task.iterations
+        is_logged = (done % task.every == 0 or is_last) and row.get("iteration") != done
+        if is_logged:
+            if done > start:
+                clock.stop()
+            if is_last and done > start:
+                save(done)
+            row = finite({"iteration": done, "seconds": round(clock.seconds, 6)})
+            row |= finite(task.measure(done))
+            home.log(row)
+            if not is_last and time.perf_counter() - saved_at > checkpoint_every:
+                save(done)
+                saved_at = time.perf_counter()
+        if is_logged or done == start or time.perf_counter() - watched_at > WATCH_EVERY:
+            watched_at = time.perf_counter()
+            watch(done, task.iterations, row)
+        if asked_to_stop() and not is_last:
+            clock.stop()
+            save(done)
+            raise KeyboardInterrupt
+        if is_logged:
+            clock.start()
+    return row
 
 
-def _summary_writer() -> Any:
-    """Return the class that writes TensorBoard events."""
+@contextlib.contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a flag that the loop reads between two steps.
+
+    A second signal stops at once.
+    """
+    signals: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if signals:
+            raise KeyboardInterrupt
+        signals.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(signals)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Clock:
+    """The seconds spent in steps, until the device has finished them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.start()
+
+    def start(self) -> None:
+        _synchronise()
+        self._started_at = time.perf_counter()
+
+    def stop(self) -> None:
+        _synchronise()
+        self.seconds += time.perf_counter() - self._started_at
+        self._started_at = time.perf_counter()
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _with_events(stack: contextlib.ExitStack, path: Path, watch: Watcher) -> Watcher:
+    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError(
-            "--tensorboard needs the package tensorboard. Install it with: pip install tensorboard"
-        ) from error
-    return SummaryWriter
+        raise ImportError("--tensorboard needs tensorboard: pip install tensorboard") from error
+    writer: Any = stack.enter_context(SummaryWriter(str(path)))
 
-
-def _with_events(writer: Any, watch: Watcher) -> Watcher:
-    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
-
-    def write_and_watch(done: int, total: int, row: Mapping[str, float]) -> None:
+    def write_and_watch(done: int, total: int, row: Mapping[str, Any]) -> None:
         if done == row.get("iteration"):
             for key, value in row.items():
-                if key != "iteration" and value is not None:  # None: not finite before a resumption
+                if key != "iteration" and value is not None:
                     writer.add_scalar(key, value, done)
         watch(done, total, row)
 

@@ -1,17 +1,90 @@
-"""The fields that all experiments share: flags on the command line and entries of config.json."""
+"""The fields that all experiments share: flags on the command line, and the record of a run."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import torch
 
-from .loop import Task
-from .ranges import Checked, Count, Seed
-
 # label of the paper -> name in the registry, settings
 Labels = Mapping[str, tuple[str, dict[str, Any]]]
+
+# Numbers with their smallest value; `Positive` is above zero. The command line checks types.
+Count = Annotated[int, 1]
+Counted = Annotated[int, 0]
+AtLeastTwo = Annotated[int, 2]
+NotNegative = Annotated[float, 0.0]
+Positive = Annotated[float, 5e-324]
+
+
+class Checked:
+    """A dataclass that checks the ranges and choices of its fields."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):  # type: ignore[arg-type]
+            value, hint = getattr(self, field.name), hints[field.name]
+            for kind in _parts(hint):
+                _check(f"--{field.name.replace('_', '-')}", value, kind)
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Return a type and all types that it is made of."""
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    """Raise if a value is not one of a Literal's, or below the bound of a number."""
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        choices = ", ".join(map(str, get_args(kind)))
+        advice = did_you_mean(str(value), get_args(kind))
+        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.{advice}")
+    for least in getattr(kind, "__metadata__", ()):
+        is_number = isinstance(least, int | float) and value is not None
+        if is_number and not (isfinite(value) and value >= least):
+            bound = "above 0" if 0 < least < 1 else f"at least {least}"
+            raise ValueError(f"{name} must be {bound}, but {value!r} was given.")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the closest known name, "" if none is close.
+
+    >>> did_you_mean("RLO", ["Exact", "RLOO", "ARM"])
+    ' Did you mean RLOO?'
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[close[0]]}?" if close else ""
+
+
+class Task(Protocol):
+    """The work of a run: steps, and measurements between them.
+
+    Attributes:
+        iterations: the number of steps.
+        every: measure and log every N steps.
+    """
+
+    iterations: int
+    every: int
+
+    def step(self, i: int) -> None:
+        """Run iteration i, counted from 0. It must not wait for the device."""
+        ...
+
+    def measure(self, i: int) -> dict[str, float]:
+        """Return the metrics after i iterations."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +96,8 @@ class Settings(Checked, ABC):
     samples: Count | None = None
     """Number of draws; None: the paper's number for this experiment."""
     options: tuple[str, ...] = ()
-    """More settings of the estimator, such as draws=latin variables=4."""
-    seed: Seed = 0
+    """More settings of the estimator, such as sampling=latin variables=4."""
+    seed: Counted = 0
     """Seed of the parameters, the draws and the order of the data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto: on a GPU if there is one."""
@@ -37,15 +110,14 @@ class Settings(Checked, ABC):
     labels: ClassVar[Labels]  # the paper's methods
     sizes: ClassVar[tuple[str, ...]]  # the fields that name a run's folder
     headline: ClassVar[tuple[str, str]]  # the metric to show, and its name with sign and unit
-    length: ClassVar[str]  # the field that says how long a run is, and changes nothing else
-    divides: ClassVar[bool] = False  # whether several ranks can divide its batches
+    length: ClassVar[str]  # the field that says how long a run is
     has_likelihood: ClassVar[bool] = False  # whether estimators of a bound on it apply
     has_derivative: ClassVar[bool] = True  # whether f has a derivative other than zero
     category_count: ClassVar[int] = 2  # of a variable, unless a field `categories` says it
 
     @abstractmethod
     def task(self) -> Task:
-        """Return what the loop runs."""
+        """Return the work of the run. Wrong settings and missing data raise here."""
 
     @property
     def methods(self) -> Labels:
@@ -53,22 +125,26 @@ class Settings(Checked, ABC):
         return self.labels
 
     @property
-    def data_set(self) -> str | None:
-        """The name of the images that a run loads; None if it needs none."""
-        return getattr(self, "data", None)
+    def is_extendable(self) -> bool:
+        """Whether a longer run begins like this one, so that it can continue it."""
+        return True
 
-    def check_extension(self) -> None:
-        """Raise if a run of these settings cannot be continued as a longer one."""
+    def record(self) -> dict[str, Any]:
+        """Return all fields as they are read from a file, where tuples are lists."""
+        return json.loads(json.dumps({"experiment": self.name, **asdict(self)}))
+
+    def identity(self) -> dict[str, Any]:
+        """Return the record, without the length if a longer run continues this one."""
+        return {**self.record(), **({self.length: None} if self.is_extendable else {})}
 
     @property
     def torch_device(self) -> torch.device:
-        if self.device == "cuda" and not torch.cuda.is_available():
+        has_gpu = torch.cuda.is_available()
+        if self.device == "cuda" and not has_gpu:
             raise ValueError(
                 "--device must be cpu or auto, but it is cuda, and torch sees no GPU here."
             )
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        return torch.device("cuda" if has_gpu and self.device != "cpu" else "cpu")
 
     @property
     def compiles(self) -> bool | None:

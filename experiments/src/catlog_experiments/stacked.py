@@ -6,6 +6,7 @@ kernels as one model. Every model has its own images, draws and gradients; what 
 it learns for each of them.
 """
 
+from inspect import signature
 from itertools import pairwise
 from math import sqrt
 
@@ -14,9 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from catlog.core.estimator import Estimator
-from catlog.estimators import REBAR, RELAX, RODEO, DoubleCV, SlopeCateR
-from catlog.estimators.catlog_trick.slope_statistics import Coefficients, SlopeScales
+from catlog import REBAR, Estimator, SlopeCateR
+from catlog.estimators import RELAX, RODEO, DoubleCV
 
 
 class StackedMLP(nn.Module):
@@ -103,9 +103,9 @@ def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     (RLOO(4), torch.Size([3, 1]))
     """
     if isinstance(E, SlopeCateR):
-        E.coefficients = Coefficients(models)
-        E.sizes = SlopeScales(E.slope_entries, models)
-    elif isinstance(E, DoubleCV):
+        settings = {name: getattr(E, name) for name in signature(SlopeCateR).parameters}
+        return SlopeCateR(**{**settings, "fits": models})
+    if isinstance(E, DoubleCV):
         E.alpha = _for_each(E.alpha, models, 1)
     elif isinstance(E, REBAR):
         E.eta = _for_each(E.eta, models, 1)

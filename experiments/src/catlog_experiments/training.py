@@ -1,17 +1,14 @@
 """Training of a model: shuffled batches, the compiled step, and their state."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from catlog.compiled import compiled_step
-from catlog.core.estimator import Estimator
+from catlog import Estimator, compiled_step
 
 from .named_estimators import load_own_state, own_parameters, own_state
-from .ranks import training_group
 
 
 def adam(
@@ -24,25 +21,12 @@ def adam(
     return torch.optim.Adam(groups, learning_rate, eps=1e-7, capturable=device.type == "cuda")
 
 
-class Batches(Protocol):
-    """The settings of an experiment that trains on batches."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def compiles(self) -> bool | None: ...
-    @property
-    def torch_device(self) -> torch.device: ...
-
-
 class Training:
     """Minibatch steps on ``loss(index)``, where ``index`` selects the examples.
 
     The last, smaller batch of an epoch is dropped. The permutation of an epoch depends on
-    (seed, epoch) alone, so step i always sees the same examples. Several ranks (see :mod:`.ranks`)
-    take equal parts of every batch and average their gradients.
+    (seed, epoch) alone, so step i always sees the same examples. ``config`` has the settings
+    ``batch``, ``seed``, ``compiles`` and ``torch_device``.
 
     With ``models`` (see :mod:`.stacked`) an index has one row per model, in the order of the seeds
     ``seed``, ``seed + 1``, and so on.
@@ -50,7 +34,7 @@ class Training:
 
     def __init__(
         self,
-        config: Batches,
+        config: Any,
         loss: Callable[[Tensor], Tensor],
         model: nn.Module,
         E: Estimator,
@@ -72,16 +56,7 @@ class Training:
         self.device = config.torch_device
         self.models = models
         self.per_epoch = examples // self.batch
-        self.group = training_group()
-        self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
-        if self.batch % self.ranks:
-            raise ValueError(
-                f"--batch must be a multiple of the number of ranks, {self.ranks}, "
-                f"but {self.batch} was given."
-            )
-        self.compiled = compiled_step(
-            loss, optimiser, compile=config.compiles, estimator=E, group=self.group
-        )
+        self.compiled = compiled_step(loss, optimiser, compile=config.compiles, estimator=E)
         self.total = torch.zeros((), device=self.device)
         self.steps = 0
         self._epoch = -1
@@ -89,9 +64,7 @@ class Training:
 
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
-        part = self.batch // self.ranks
-        index = self.index(i)[..., self.rank * part : (self.rank + 1) * part]
-        self.total += self.compiled(index)
+        self.total += self.compiled(self.index(i))
         self.steps += 1
 
     def index(self, i: int) -> Tensor:
@@ -109,25 +82,18 @@ class Training:
         return torch.randperm(self.examples, generator=generator)
 
     def mean_loss(self) -> float:
-        """Return the mean over ranks and over the steps since the last call, NaN without steps."""
-        mean = float(self._mean_total()) / self.steps if self.steps else float("nan")
+        """Return the mean over the steps since the last call, NaN without steps."""
+        mean = float(self.total) / self.steps if self.steps else float("nan")
         self.total.zero_()
         self.steps = 0
         return mean
-
-    def _mean_total(self) -> Tensor:
-        if self.group is None:
-            return self.total
-        total = self.total.clone()
-        dist.all_reduce(total, group=self.group)
-        return total / self.ranks
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "estimator": own_state(self.E),
             "optimiser": self.optimiser.state_dict(),
-            "total": self._mean_total(),
+            "total": self.total,
             "steps": self.steps,
         }
 

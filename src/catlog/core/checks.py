@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import Independent
 
 from .tracing import can_inspect
 
@@ -214,6 +215,22 @@ def check_together(owner: str, name: str, value: Tensor, first: str, device: tor
             f"{owner}: `{name}` must be on {device}, where {first} is, but it is on "
             f"{value.device}. Move it there."
         )
+
+
+def is_checked(q: object) -> bool:
+    """Return whether values at points of q are checked: unless q was made with
+    ``validate_args=False``.
+
+    torch's default is not asked: the first use of torch.compile switches it off for the whole
+    process.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    while getattr(q, "__dict__", {}).get("_validate_args", True):
+        if not isinstance(q, Independent):
+            return True
+        q = q.base_dist
+    return False
 
 
 def check_validate_args(owner: str, value: object, hint: str = "") -> None:

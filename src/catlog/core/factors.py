@@ -526,7 +526,7 @@ class Bits(RelaxableFactors):
 
     def mean(self, table: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch d"]:
         zero, one = table.unbind(-1)
-        return torch.lerp(zero, one, self.one)
+        return torch.lerp(zero, one, self.one.to(zero.dtype))
 
     def with_gradient(self, gradient: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch"]:
         zero, one = gradient.detach().unbind(-1)
@@ -585,22 +585,6 @@ READERS: dict[type, type[IndependentFactors]] = {
     Categorical: IndependentFactors,
     OneHotCategorical: OneHots,
 }
-
-
-def wants_checks(q: object) -> bool:
-    """Return whether values are checked: unless q, or what it wraps, has ``validate_args=False``.
-
-    The default of torch's class says nothing: the first ``torch.compile`` of a process turns it
-    off.
-
-    >>> wants_checks(Independent(Bernoulli(logits=torch.zeros(3), validate_args=False), 1))
-    False
-    """
-    while isinstance(q, Distribution):
-        if not q.__dict__.get("_validate_args", True):
-            return False
-        q = getattr(q, "base_dist", None)
-    return True
 
 
 def independent(

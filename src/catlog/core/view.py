@@ -5,9 +5,9 @@ from torch.distributions import Distribution, Independent
 from ..distributions.counts import counts
 from ..distributions.foreign import converted
 from .categories import Kind
-from .checks import check_outputs
+from .checks import check_outputs, is_checked
 from .dependent import DependentFactors
-from .factors import Factors, RelaxableFactors, independent, wants_checks
+from .factors import Factors, RelaxableFactors, independent
 from .ordered import Ordered
 
 COUNTS = frozenset({Kind.COUNTS})
@@ -25,11 +25,11 @@ def view(
     check_outputs(outputs)
     if supports == COUNTS:
         return counts(q, outputs)
-    known = converted(q)
+    known, validate = converted(q), is_checked(q)
     if isinstance(known, Ordered):
-        factors: Factors | None = DependentFactors(known, outputs, wants_checks(q))
+        factors: Factors | None = DependentFactors(known, outputs, validate)
     else:
-        factors = independent(known, outputs, wants_checks(q))
+        factors = independent(known, outputs, validate)
     if factors is None and not isinstance(q, Distribution | type) and callable(q):
         raise TypeError(
             f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "

@@ -18,7 +18,7 @@ from ..core.settings import label
 from ..estimators import ESTIMATORS
 from ..estimators.parsing import parse_estimator
 from .moments import Moments
-from .task import Task, flat, gradients_in, own_parameter
+from .task import Result, Task, flat, gradients_in, own_parameter
 
 AnyEstimator = Estimator[Any]
 Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
@@ -37,7 +37,7 @@ KIND_NAMES = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Arm:
     """An estimator, and what was observed of it.
 
@@ -96,14 +96,16 @@ class Arm:
             value, _ = task.estimate(self.E, self.generator)
             return gradients_in(value, leaves, retain=not task.rebuilds_q)
 
-        seconds, rows = 0.0, []
-        for share in self._kinds():
-            time, gradient = task.timed(gradients)
-            seconds += share * time
-            rows.append(flat(gradient[: len(task.parameters)]))
+        seconds, gradients_of_kinds = self.timed(task, gradients)
         if keep:
+            rows = [flat(row[: len(task.parameters)]) for row in gradients_of_kinds]
             self.in_parameters.add(torch.stack(rows).unsqueeze(0))
         return seconds
+
+    def timed(self, task: Task, call: Callable[[], Result]) -> tuple[float, list[Result]]:
+        """Return the seconds of a call, the mean over its kinds, and what each kind returns."""
+        calls = [(share, task.timed(call)) for share in self._kinds()]
+        return sum(share * seconds for share, (seconds, _) in calls), [row for _, (_, row) in calls]
 
     def learn(self, task: Task, steps: int) -> None:
         """Let the estimator lower its variance, if it learns (Adam, with a rate that falls to 0).
@@ -211,9 +213,9 @@ def as_estimator(entry: object, argument: str = "estimators") -> AnyEstimator:
     return entry
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a message, without its full stop."""
-    return str(error).split("\n")[0].rstrip(".")
+def first_sentence(error: Exception) -> str:
+    """Return the first sentence of a message, without its full stop."""
+    return str(error).split("\n")[0].split(". ")[0].rstrip(".")
 
 
 def joined_reasons(skipped: Mapping[str, str]) -> str:
@@ -270,27 +272,22 @@ def within_budget(E: AnyEstimator, budget: int, cost: Cost) -> AnyEstimator:
     @cache
     def costs(samples: int) -> float:
         try:
-            return cost(with_samples(E, samples))
+            return cost(with_samples(E, samples) if has_samples else E)
         except ValueError:  # E does not accept this number of draws
             return inf
 
-    low = next((n for n in range(1, 9) if costs(n) < inf), 0) if has_samples else 0
-    if has_samples and not low:
-        raise ValueError("no number of draws from 1 to 8 is accepted")
-    needed = int(costs(low)) if has_samples else cost(E)
-    if needed > budget:
-        least = "at least " if has_samples else ""
+    low = next((n for n in range(1, 9) if costs(n) < inf), 8)
+    if costs(low) > budget:
         raise ValueError(
-            f"it needs {least}{readable(needed)} evaluations, more than the budget of {budget}"
+            f"it needs {'at least ' * has_samples}{readable(costs(low))} evaluations, more than "
+            f"the budget of {budget}"
         )
-    if not has_samples or costs(low + 1) > budget:
-        return with_samples(E, low) if has_samples else E
-    per_draw = max(1, costs(low + 1) - costs(low))
-    high = low + int((budget - costs(low)) // per_draw)  # right if the cost is affine in the draws
-    if not costs(high) <= budget < costs(high + 1):
-        while costs(high) <= budget and high <= budget:
-            high *= 2
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (low, middle - 1) if costs(middle) > budget else (middle, high)
-    return with_samples(E, high)
+    if not has_samples:
+        return E
+    high = 2 * low
+    while costs(high) <= budget and high <= budget:
+        low, high = high, 2 * high
+    while low < high - 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if costs(middle) <= budget else (low, middle)
+    return with_samples(E, low)

@@ -20,7 +20,7 @@ from .arms import (
     Arm,
     Chosen,
     copied_to,
-    first_line,
+    first_sentence,
     joined_reasons,
     named_estimators,
     why_unsuitable,
@@ -148,7 +148,7 @@ def compare(
                 try:
                     _measure(arm, task, repeats, training)
                 except ERRORS as error:
-                    skipped[name] = first_line(error)
+                    skipped[name] = first_sentence(error)
                     del arms[name]
             if not arms:
                 raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")

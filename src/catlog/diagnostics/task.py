@@ -53,6 +53,7 @@ class Task:
         leaves: these, and all other tensors that f's values are computed from.
         rebuilds_q: whether a step includes building q.
         points: the number of points of q.
+        has_loss: whether a loss is applied to the estimates.
         knows_mean: whether f knows its mean under q, so that Exact needs no evaluation.
     """
 
@@ -68,6 +69,7 @@ class Task:
         check_function(f)
         self.clock = clock
         self.penalty = penalty
+        self.has_loss = loss is not None
         self._loss = loss
         self.rebuilds_q = not isinstance(converted(q), Distribution)
         self.make_q, self.q, leaves = _sources(q, parameters)
@@ -275,13 +277,14 @@ def rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
 
     torch normalises the logits of a Categorical. A second time changes neither them nor gradients.
     """
+    validate = q._validate_args
     if isinstance(q, Independent):
         inner = rebuilt(q.base_dist, parameter)
-        return Independent(inner, q.reinterpreted_batch_ndims, validate_args=False)
+        return Independent(inner, q.reinterpreted_batch_ndims, validate_args=validate)
     if isinstance(q, Categoricals):
-        return Categoricals(parameter, q.cardinalities, validate_args=False)
+        return Categoricals(parameter, q.cardinalities, validate_args=validate)
     assert isinstance(q, Bernoulli | Categorical | OneHotCategorical)
-    return type(q)(**{_form(q): parameter}, validate_args=False)
+    return type(q)(**{_form(q): parameter}, validate_args=validate)
 
 
 def _with_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:

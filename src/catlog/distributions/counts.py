@@ -21,8 +21,8 @@ from torch.distributions import (
 from torch.nn.functional import logsigmoid
 
 from ..core.categories import Kind, safe_log, widened
-from ..core.checks import check_count, check_dense, check_flag, check_number
-from ..core.factors import Factors, base_distribution, given_form, wants_checks
+from ..core.checks import check_count, check_dense, check_flag, check_number, is_checked
+from ..core.factors import Factors, base_distribution, given_form
 from ..core.tracing import can_inspect
 
 MOST_CATEGORIES = 2**16
@@ -101,7 +101,7 @@ def counts(q: Distribution, outputs: int = 0) -> Counts:
     (2, tensor([1., 1.]))
     """
     base = base_distribution(q)
-    validate = wants_checks(q)
+    validate = is_checked(q)
     if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
@@ -304,8 +304,9 @@ def truncated(
     logits = log_mass.log_softmax(-1).to(law.real)
     logits = logits.reshape(*q.batch_shape, *q.event_shape, categories)
     base = (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False)
+    base._validate_args = is_checked(q)  # only the logits need no check
     dims = len(q.event_shape)
-    return Independent(base, dims, validate_args=False) if dims else base
+    return Independent(base, dims) if dims else base
 
 
 @torch.no_grad()

@@ -6,8 +6,8 @@ Without a folder they are downloaded once into ``CATLOG_CACHE`` (by default ``~/
 """
 
 from .addition import Addition, Sequences, addition
-from .files import DataError
 from .images import NAMES, Images, binarise, for_autoencoder, load
+from .sources import DataError
 
 __all__ = [
     "NAMES",

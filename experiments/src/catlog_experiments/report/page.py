@@ -11,11 +11,12 @@ from pathlib import Path
 import matplotlib as mpl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 from ..records import Row
 from ..run_folder import refuse_run_file
 from . import figures, published, tables
 from .claims import judge
+from .claims.verdicts import TEXTS
 from .figures import Picture
 from .panels import WIDE
 from .runs import Evidence, require_runs, section_of
@@ -29,85 +30,31 @@ class Section:
 
     Attributes:
         key: The section's name, which the keys of its claims begin with.
+        pictures: Draws its figures.
+        tables: Makes its tables.
         title: The heading.
         command: The arguments of ``catlog sweep`` that run the experiment.
         about: What the experiment is.
-        pictures: Draws its figures.
-        tables: Makes its tables.
     """
 
     key: str
+    pictures: Callable[[Evidence], list[Picture]]
+    tables: Callable[[Evidence], list[Table]]
     title: str
     command: str
     about: str
-    pictures: Callable[[Evidence], list[Picture]]
-    tables: Callable[[Evidence], list[Table]]
 
 
 DECIDED = ("holds", "does not hold")
-SECTIONS = (
-    Section(
-        key="gradients",
-        title="Synthetic gradients",
-        command="gradients",
-        about="Many estimates at fixed logits, compared with the exact gradient. The paper's "
-        "“bias” is the mean cosine distance of single estimates, and its “variance” is that of the "
-        "cosine. The true bias and variance, relative to the gradient's norm, stand below. The "
-        "paper's f is a sum over variables, for which one draw gives IndeCateR the exact gradient. "
-        "An f with interactions is the fair test.",
-        pictures=figures.gradients_pictures,
-        tables=tables.gradients_tables,
-    ),
-    Section(
-        key="optimisation",
-        title="Synthetic optimisation",
-        command="optimisation",
-        about="The mean of (x - 0.499)² over 200 bits, maximised with RMSProp at the paper's "
-        "learning rates. The function is a sum over variables, so IndeCateR's gradient is exact. "
-        "What the published code logs as variance is mostly the squared gradient.",
-        pictures=figures.optimisation_pictures,
-        tables=tables.optimisation_tables,
-    ),
-    Section(
-        key="dvae",
-        title="Discrete autoencoder",
-        command="dvae",
-        about="200 bits between an encoder and a decoder. IndeCateR, RLOO-S and GS-S have 2 draws, "
-        "RLOO-F and GS-F have 800. The variance over draws is that of the encoder's gradient for "
-        "one fixed minibatch. The published “variance” is the spread of the entries of one "
-        "gradient.",
-        pictures=figures.dvae_pictures,
-        tables=tables.dvae_tables,
-    ),
-    Section(
-        key="categorical",
-        title="Discrete autoencoder with categorical variables",
-        command="dvae --categories 10",
-        about="More than two categories for each latent variable. This experiment is in the "
-        "paper's repository, not in the paper.",
-        pictures=figures.dvae_pictures,
-        tables=tables.dvae_tables,
-    ),
-    Section(
-        key="addition",
-        title="MNIST addition",
-        command="addition",
-        about="A LeNet learns to read digits from the sum of several digits alone. IndeCateR has "
-        "10 draws, IndeCateR-D 10 for every digit, RLOO-S 10, RLOO-F 100 for every digit. The grey "
-        "line is a reader of single digits with 99 %.",
-        pictures=figures.addition_pictures,
-        tables=tables.addition_tables,
-    ),
-    Section(
-        key="programs",
-        title="Programs over digits",
-        command="programs",
-        about="A network learns to read digits from what a program computes of them, with an "
-        "expectation per result. This experiment is not in the paper.",
-        pictures=figures.programs_pictures,
-        tables=tables.programs_tables,
-    ),
-)
+_MADE = {
+    "gradients": (figures.gradients_pictures, tables.gradients_tables),
+    "optimisation": (figures.optimisation_pictures, tables.optimisation_tables),
+    "dvae": (figures.dvae_pictures, tables.dvae_tables),
+    "categorical": (figures.dvae_pictures, tables.dvae_tables),
+    "addition": (figures.addition_pictures, tables.addition_tables),
+    "programs": (figures.programs_pictures, tables.programs_tables),
+}
+SECTIONS = tuple(Section(key, *_MADE[key], **TEXTS["sections"][key]) for key in _MADE)
 
 
 def report(

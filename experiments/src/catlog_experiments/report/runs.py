@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from .. import EXPERIMENTS
 from ..dvae import PAPER_RATE
-from ..ranges import annotations, check
 from ..records import Row, cell
 from .step_times import NO_STEP_TIMES, StepTimes
 
@@ -273,10 +272,7 @@ def check_sizes(row: Row) -> None:
     A file written by hand may hold one.
     """
     experiment = EXPERIMENTS[row["experiment"]]
-    hints = annotations(experiment)
-    for size in experiment.sizes:
-        owner = f"{size} of a run of {experiment.name} with {row['estimator']}"
-        check(owner, setting(row, size), hints[size])
+    experiment(**{size: setting(row, size) for size in experiment.sizes})
 
 
 def require_runs(evidence: Evidence, path: Path | str) -> None:

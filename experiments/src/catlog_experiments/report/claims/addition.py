@@ -44,15 +44,7 @@ def _is_short(runs: Sequence[Run]) -> bool:
     return len(runs) < 2 or not end(runs, "epoch") >= EPOCHS
 
 
-@claim(
-    key="addition",
-    where="Section 6.4 and its figure, right",
-    says="IndeCateR with separate draws for every variable is the only method that reliably solves "
-    "the addition of 16 digits.",
-    rule="Solved: last test accuracy of at least 0.9 x 0.99^16 = 0.766 in every run. Holds if "
-    "IndeCateR-D solves it and none of IndeCateR, RLOO-F and RLOO-S does; two seeds and 50 epochs "
-    "of each.",
-)
+@claim("addition")
 def only_per_variable(evidence: Evidence) -> Verdict:
     methods = {name: runs for name, runs in adders(evidence, 16).items() if name in METHODS}
     if "IndeCateR-D" not in methods:
@@ -72,14 +64,7 @@ def only_per_variable(evidence: Evidence) -> Verdict:
     return decided("IndeCateR-D" in solvers, numbers)
 
 
-@claim(
-    key="addition-shared",
-    where="Section 6.4",
-    says="Separate draws for every variable are much better than draws shared by all variables, as "
-    "in LEG and RAM.",
-    rule="16 digits: last test accuracy of IndeCateR-D clearly above that of IndeCateR; two seeds "
-    "and 50 epochs of each.",
-)
+@claim("addition-shared")
 def per_variable_beats_shared(evidence: Evidence) -> Verdict:
     methods = adders(evidence, 16)
     pair: dict[str, list[Run]] = {
@@ -98,13 +83,7 @@ def per_variable_beats_shared(evidence: Evidence) -> Verdict:
     return decided(clearly_lower(stats["IndeCateR"], stats["IndeCateR-D"]), listing(stats))
 
 
-@claim(
-    key="addition-beyond",
-    where="beyond the paper",
-    says="24 and 32 digits can be solved.",
-    rule="The mean last accuracy of some method is at least 0.9 x 0.99^N (0.707 and 0.652), two "
-    "seeds.",
-)
+@claim("addition-beyond")
 def beyond(evidence: Evidence) -> Verdict:
     return all_of(
         {

@@ -44,16 +44,7 @@ def _clock(times: StepTimes, method: str) -> str:
     return "measured separately" if is_measured else "by the clocks of the runs"
 
 
-@claim(
-    key="dvae-time",
-    timed="dvae",
-    where="Section 6.3 and its figure, left column",
-    says="By computation time, IndeCateR has the lowest negated train ELBO of all methods on all "
-    "three data sets.",
-    rule="At the moment when the first method ends its runs: clearly lower than RLOO-F, RLOO-S, "
-    "GS-F and GS-S, on each data set. One of the methods must have done "
-    f"{FEW_EPOCHS} epochs by then.",
-)
+@claim("dvae-time")
 def train_at_equal_time(evidence: Evidence) -> Verdict:
     times = evidence.step_times
     return all_of({data: _lowest_train(autoencoders(evidence, data), times) for data in DATA})
@@ -78,13 +69,7 @@ def _too_short(methods: Methods, seconds: float) -> Verdict | None:
     return Verdict("not testable", f"in the time that all methods share, {most}")
 
 
-@claim(
-    key="dvae-iterations",
-    where="Appendix, figure by iterations",
-    says="By iterations, IndeCateR with 2 draws is very close to RLOO-F with 800.",
-    rule="Negated train ELBO at the last iteration that both have: within 3 % of each other, on "
-    "each data set.",
-)
+@claim("dvae-iterations")
 def near_rloo(evidence: Evidence) -> Verdict:
     return all_of({data: _near(autoencoders(evidence, data)) for data in DATA})
 
@@ -101,13 +86,7 @@ def _near(methods: Methods) -> Verdict:
     return decided(abs(gap) < 0.03, why)
 
 
-@claim(
-    key="dvae-overfitting",
-    where="Section 6.3",
-    says="IndeCateR and RLOO-F overfit on MNIST and Fashion-MNIST.",
-    rule="The negated test ELBO ends clearly, and by more than half a nat, above its lowest. "
-    "Without such a rise, a run of under 500 epochs decides nothing (the paper: 1000).",
-)
+@claim("dvae-overfitting")
 def overfitting(evidence: Evidence) -> Verdict:
     verdicts = {}
     for data in ("mnist", "fashion-mnist"):
@@ -136,14 +115,7 @@ def _overfits(runs: Sequence[Run]) -> Verdict:
     return Verdict("does not hold", why)
 
 
-@claim(
-    key="dvae-omniglot",
-    where="Appendix",
-    says="On Omniglot the lowest negated test ELBO of IndeCateR and of RLOO-F is below that of all "
-    "competitors.",
-    rule="Lowest value of each run, mean over seeds: both clearly below GS-F, GS-S and RLOO-S, "
-    "after at least 500 epochs.",
-)
+@claim("dvae-omniglot")
 def best_test_omniglot(evidence: Evidence) -> Verdict:
     methods = autoencoders(evidence, "omniglot")
     pair = {"IndeCateR", "RLOO-F"}
@@ -164,25 +136,12 @@ def best_test_omniglot(evidence: Evidence) -> Verdict:
     return decided(is_lower, listing(stats))
 
 
-@claim(
-    key="dvae-spread",
-    where="Section 6.3 and its figure, right column",
-    says="The gradient variance of IndeCateR is comparable to that of RLOO-F; only that of GS-F is "
-    "lower. Here by the published code's measure, the spread of the entries of one gradient.",
-    rule="Mean over the last quarter of the iterations that all methods did: within a factor 2 of "
-    "RLOO-F, above GS-F, not above RLOO-S and GS-S.",
-)
+@claim("dvae-spread")
 def comparable_spread(evidence: Evidence) -> Verdict:
     return _comparable(evidence, "gradient_spread")
 
 
-@claim(
-    key="dvae-variance",
-    where="Section 6.3, with the usual meaning of variance",
-    says="The same by the variance of repeated estimates of one minibatch's gradient, for the "
-    "encoder only.",
-    rule="As before, with the variance over draws.",
-)
+@claim("dvae-variance")
 def comparable_variance(evidence: Evidence) -> Verdict:
     return _comparable(evidence, "gradient_variance")
 
@@ -212,14 +171,7 @@ def _comparable_on(methods: Methods, metric: str) -> Verdict:
     return Verdict("holds", why)
 
 
-@claim(
-    key="dvae-relaxation-time",
-    timed="dvae",
-    where="Section 6.3",
-    says="GS-F takes about 1.6 times as long as IndeCateR (by the paper's curves: 1.9 on "
-    "Omniglot).",
-    rule="Step time of GS-F at least 1.6 times that of IndeCateR.",
-)
+@claim("dvae-relaxation-time")
 def relaxation_slower(evidence: Evidence) -> Verdict:
     methods = evidence.methods("dvae", variables=200, categories=2)
     times = {}
@@ -236,15 +188,7 @@ def relaxation_slower(evidence: Evidence) -> Verdict:
     return decided(ratio >= 1.6, f"{slow} against {fast} ms, a ratio of {ratio:.2f}, {clock}")
 
 
-@claim(
-    key="categorical",
-    timed="dvae, 10 categories",
-    where="not in the paper: a figure of its repository, Fashion-MNIST",
-    says="With 200 variables of 10 categories, IndeCateR per variable has the lowest negated test "
-    "ELBO by time, then IndeCateR, then RLOO and Gumbel-Softmax with 2000 draws.",
-    rule="At the moment when the first method ends: in that order by the mean; two seeds, "
-    f"{FEW_EPOCHS} epochs of one method.",
-)
+@claim("categorical")
 def categorical(evidence: Evidence) -> Verdict:
     verdicts = {}
     for data in ("fashion-mnist", "mnist", "omniglot"):

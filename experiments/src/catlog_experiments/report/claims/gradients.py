@@ -25,16 +25,7 @@ def at_every_size(
     return all_of(verdicts)
 
 
-@claim(
-    key="gradients",
-    where="Section 6.1 and its figure",
-    says="One draw gives IndeCateR gradients close to the exact ones, with a variance orders of "
-    "magnitude below that of REINFORCE, RLOO and Gumbel-Softmax with 1000 draws, at all three "
-    "sizes.",
-    rule="The paper's metrics and its additive f: at every size the lowest mean cosine distance, "
-    "and at most a tenth of the variance of the cosine of every other estimator, from at least 100 "
-    "estimates.",
-)
+@claim("gradients")
 def additive_gradients(evidence: Evidence) -> Verdict:
     verdict = at_every_size(
         evidence, "additive", lambda methods: _much_lower(methods, "cosine_variance")
@@ -42,14 +33,7 @@ def additive_gradients(evidence: Evidence) -> Verdict:
     return trivially(verdict, "f is additive, so one draw gives IndeCateR the exact gradient.")
 
 
-@claim(
-    key="gradients-pairwise",
-    where="not in the paper: the same with a coupling between every two variables",
-    says="The same, one draw against 1000, where it is not trivial: f has interactions, and "
-    "IndeCateR is no longer exact.",
-    rule="At every size the lowest mean cosine distance, and at most a tenth of the true variance "
-    "of every other estimator.",
-)
+@claim("gradients-pairwise")
 def pairwise_gradients(evidence: Evidence) -> Verdict:
     return at_every_size(
         evidence, "pairwise", lambda methods: _much_lower(methods, "relative_variance")
@@ -86,14 +70,7 @@ def _multiple(ratio: float) -> str:
     return "over a million times" if ratio > 1e6 else f"{format_number(ratio, digits=2)} times"
 
 
-@claim(
-    key="gradients-work",
-    where="not in the paper: with interactions, for equal work",
-    says="For an equal number of evaluations of f, IndeCateR has a lower variance than REINFORCE "
-    "and RLOO.",
-    rule="With the pairwise f at every size: the lowest true variance times evaluations. (More "
-    "draws do not change this product.)",
-)
+@claim("gradients-work")
 def variance_by_work(evidence: Evidence) -> Verdict:
     return at_every_size(evidence, "pairwise", _least_work)
 
@@ -112,13 +89,7 @@ def work(runs: Sequence[Run]) -> Stat:
     return statistic(run.last("relative_variance") * run.last("evaluations") for run in runs)
 
 
-@claim(
-    key="gradients-rloo",
-    where="Section 6.1",
-    says="Of the other estimators, RLOO is nearest to the exact gradient.",
-    rule="At every size the lowest mean cosine distance of REINFORCE, RLOO and GS. (The distance "
-    "is that of single estimates, so noise counts.)",
-)
+@claim("gradients-rloo")
 def rloo_next(evidence: Evidence) -> Verdict:
     return at_every_size(evidence, "additive", _rloo_nearest)
 
@@ -130,13 +101,7 @@ def _rloo_nearest(methods: Methods) -> Verdict:
     return decided(min(stats, key=lambda name: stats[name].mean) == "RLOO", listing(stats))
 
 
-@claim(
-    key="gradients-time",
-    where="Section 6.1",
-    says="All estimators take times of the same order of magnitude.",
-    rule="At every size the slowest takes less than ten times as long as the fastest, per "
-    "estimate, with many estimates made together.",
-)
+@claim("gradients-time")
 def gradients_time(evidence: Evidence) -> Verdict:
     return at_every_size(evidence, "additive", _similar_time)
 

@@ -6,14 +6,17 @@ than the paper's (such as fewer draws) are shown in a report, but they decide no
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ..formatting import format_number
 from ..runs import Evidence
 from ..statistics import Stat
 
+TEXTS = tomllib.loads((Path(__file__).parents[1] / "texts.toml").read_text(encoding="utf-8"))
 Outcome = Literal["holds", "does not hold", "not testable", "not run"]
 
 
@@ -60,11 +63,9 @@ class Claim:
         return self.key.partition("-")[0]
 
 
-def claim(
-    *, key: str, where: str, says: str, rule: str, timed: str = ""
-) -> Callable[[Callable[[Evidence], Verdict]], Claim]:
-    """Make a claim of the function that judges it. The arguments are those of :class:`Claim`."""
-    return lambda judge: Claim(key, where, says, rule, judge, timed)
+def claim(key: str) -> Callable[[Callable[[Evidence], Verdict]], Claim]:
+    """Make a claim of the function that judges it; texts.toml says what it claims."""
+    return lambda judge: Claim(key=key, judge=judge, **TEXTS["claims"][key])
 
 
 def decided(holds: bool, why: str) -> Verdict:

@@ -1,31 +1,20 @@
 """``catlog compare`` and ``catlog advise``, on a problem of the suite or on ``module:function``."""
 
+import ast
 import importlib
-import re
 import sys
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from catlog import problems
-from catlog.diagnostics import advise, compare
-from catlog.core.estimator import Estimator
+from catlog import Estimator, advise, compare, problems
 from catlog.estimators import ESTIMATORS
 
-from ..named_estimators import make_estimator
-from ..ranges import (
-    AtLeastTwo,
-    Checked,
-    Count,
-    Counted,
-    NotNegative,
-    Seed,
-    did_you_mean,
-)
-from ..run_folder import refuse_run_file
+from .named_estimators import make
+from .run_folder import refuse_run_file
+from .settings import AtLeastTwo, Checked, Count, Counted, NotNegative, did_you_mean
 
 Size = Literal["small", "large"]
 
@@ -44,7 +33,7 @@ class Compare(Checked):
         ),
     ]
     estimators: str = ""
-    """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
+    """Estimators, such as RLOO,IndeCateR(sampling=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
     """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
     samples: Count | None = None
@@ -57,7 +46,7 @@ class Compare(Checked):
     """Timed steps per estimator."""
     training: Counted = 200
     """Steps for which estimators that have parameters learn beforehand."""
-    seed: Seed = 0
+    seed: Counted = 0
     """The seed of the draws."""
     csv: Path | None = None
     """Write the numbers to this CSV file."""
@@ -65,23 +54,13 @@ class Compare(Checked):
     """Draw a figure to this file."""
 
     def __call__(self) -> int:
-        for path in (self.csv, self.plot):
-            if path is not None:
-                refuse_run_file(path)
+        for path in filter(None, (self.csv, self.plot)):
+            refuse_run_file(path)
         f, q, parameters, reference = load_problem(self.problem, self.size)
-        result = compare(
-            f,
-            q,
-            parse_estimators(self.estimators) if self.estimators else None,
-            parameters,
-            samples=self.samples,
-            budget=self.budget,
-            repeats=self.repeats,
-            rounds=self.rounds,
-            training=self.training,
-            reference=reference,
-            seed=self.seed,
-        )
+        names = ("samples", "budget", "repeats", "rounds", "training", "seed")
+        estimators = parse_estimators(self.estimators) or None
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        result = compare(f, q, estimators, parameters, reference=reference, **settings)
         print(result)
         if self.csv is not None:
             result.to_csv(self.csv)
@@ -113,71 +92,51 @@ class Advise(Checked):
     """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"
     """The size of a problem of the suite."""
-    seed: Seed = 0
+    seed: Counted = 0
     """The seed of the pilot's draws."""
 
     def __call__(self) -> int:
         f, q, parameters, _ = load_problem(self.problem, self.size)
-        advice = advise(
-            f,
-            q,
-            parameters,
-            budget=self.budget,
-            biased=self.biased,
-            step=self.step_seconds,
-            fixed=self.fixed,
-            seed=self.seed,
-        )
-        print(advice)
+        names = ("budget", "biased", "fixed", "seed")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        print(advise(f, q, parameters, step=self.step_seconds, **settings))
         return 0
 
 
 def parse_estimators(text: str) -> list[str | Estimator]:
     """Return estimators from their names and settings, which are written as their reprs write them.
 
-    As in Python, a setting without a name belongs to the first argument of the class.
-
-    >>> parse_estimators("RLOO, IndeCateR(4, draws=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, sampling='latin'), SumAndSample(samples=1, top=3)]
+    >>> parse_estimators("RLOO, IndeCateR(4, sampling=latin), SumAndSample(3)")
+    ['RLOO', IndeCateR(4, sampling=latin), SumAndSample(samples=1, top=3)]
     """
+    try:
+        calls = ast.parse(f"[{text}]", mode="eval").body.elts  # type: ignore[attr-defined]
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise ValueError(
+            f"--estimators must be names with settings in parentheses or without, as in RLOO,"
+            f"IndeCateR(4, sampling=latin), but {text!r} was given ({error})."
+        ) from error
     estimators: list[str | Estimator] = []
-    for part in re.split(r",(?![^(]*\))", text):  # at the commas outside parentheses
-        if not part.strip():
-            continue
-        entry = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", part)
-        if entry is None:
-            raise ValueError(
-                f"--estimators: {part.strip()!r} must be a name, with settings in parentheses or "
-                "without, as in IndeCateR(4, draws=latin). Put a comma after each estimator."
-            )
-        name, inner = entry.groups("")
+    for call in calls:
+        function = call.func if isinstance(call, ast.Call) else call
+        name = ast.unparse(function)
         if name not in ESTIMATORS:
             advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
             raise ValueError(f"--estimators: {name!r} is not known.{advice}")
-        options = _options(name, inner)
-        estimators.append(make_estimator(name, None, options, {}) if options else name)
+        if not isinstance(call, ast.Call):
+            estimators.append(name)
+            continue
+        settings = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
+        estimators.append(make(name, *map(_value, call.args), **settings))
     return estimators
 
 
-def _options(name: str, text: str) -> tuple[str, ...]:
-    """Return settings, separated by commas, as name=value; raise if one is given twice."""
-    settings: dict[str, str] = {}
-    for position, setting in enumerate(part for part in text.split(",") if part.strip()):
-        key, equals, value = setting.partition("=")
-        if not equals and position:
-            raise ValueError(
-                f"--estimators: {setting.strip()!r} in {name}({text}) must have the form "
-                "name=value. Only the first setting may do without its name."
-            )
-        if not equals:
-            key, value = next(iter(signature(ESTIMATORS[name]).parameters)), key
-        if key.strip() in settings:
-            raise ValueError(
-                f"--estimators: {name}({text}) must have each setting once, but {key.strip()} is "
-                "given twice."
-            )
-        settings[key.strip()] = value.strip()
-    return tuple(f"{key}={value}" for key, value in settings.items())
+def _value(node: ast.expr) -> Any:
+    """Return the value of a literal; a word that is not one is a text."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
@@ -190,12 +149,7 @@ def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
             "Give your own as module:function."
         )
     loaded = _call(*problem.split(":", 1)) if is_own else problems.make(problem, size)
-    if isinstance(loaded, tuple):
-        if len(loaded) not in (2, 3):
-            raise ValueError(
-                f"--problem: {problem} must return (f, q) or (f, make_q, parameters), "
-                f"but it returned {len(loaded)} values."
-            )
+    if isinstance(loaded, tuple) and len(loaded) in (2, 3):
         return loaded[0], loaded[1], loaded[2] if len(loaded) == 3 else None, None
     if not all(hasattr(loaded, name) for name in ("f", "distribution", "parameters")):
         raise TypeError(
@@ -211,9 +165,9 @@ def _call(module: str, function: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        make = getattr(importlib.import_module(module), function, None)
-        if callable(make):
-            return make()
+        make_problem = getattr(importlib.import_module(module), function, None)
+        if callable(make_problem):
+            return make_problem()
     except ModuleNotFoundError as error:
         if error.name != module:
             raise

@@ -1,1 +1,0 @@
-"""Files: atomic writes, a cache of tensors, and safe cells of CSV files."""

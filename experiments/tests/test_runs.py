@@ -1,0 +1,447 @@
+"""Runs: they resume exactly, whatever was killed, damaged, lost, full or started twice."""
+
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+import torch
+
+from catlog_experiments import (
+    DVAE,
+    Addition,
+    Gradients,
+    Optimisation,
+    Programs,
+    execute,
+    folder_for,
+    records,
+    run_folder,
+)
+from catlog_experiments.files import pack, unpack, write_atomically
+from catlog_experiments.run_folder import Folder, environment
+from runs import CutError, cut_at, started, starts, untimed
+
+CONFIG = Optimisation(iterations=40, variables=5)
+STEP = "catlog_experiments.optimisation.OptimisationTask.step"
+TINY = DVAE(epochs=1, every=4, variables=4, batch=400, estimator="GS-S", test_samples=1)
+SMALL: dict[str, Any] = {
+    "gradients": Gradients(repeats=40, together=10, variables=4, estimator="RLOO", samples=5),
+    "optimisation": CONFIG,
+    "dvae": replace(TINY, gradient_repeats=2),
+    "addition": Addition(digits=2, epochs=1, every=20, estimator="IndeCateR-D", samples=2),
+    "programs": Programs(digits=2, sequences=40, epochs=1, every=2, value_samples=4),
+    "a learner": Gradients(repeats=40, together=10, variables=4, estimator="NVIL", samples=4),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of an uninterrupted run, which runs once for all tests."""
+
+    @cache
+    def folder(name: str) -> Path:
+        path: Path = tmp_path_factory.mktemp("whole") / name
+        execute(SMALL[name], path)
+        return path
+
+    return folder
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A run that was cut after 30 of its 40 iterations, with checkpoints at 25 and 30."""
+    with pytest.raises(CutError):
+        execute(CONFIG, tmp_path / "cut", checkpoint_every=0, watch=cut_at(30))
+    return tmp_path / "cut"
+
+
+def checkpoints(path: Path) -> list[int]:
+    return sorted(int(file.stem.split("-")[1]) for file in path.glob("checkpoint-*.pt"))
+
+
+# --- a resumed run equals an uninterrupted one
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_cut_run_resumes_exactly(name: str, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    rows = untimed(whole(name))
+    assert len(rows) >= 2
+    middle = rows[-1]["iteration"] // 2 if "repeats" not in vars(SMALL[name]) else 4
+    with pytest.raises(CutError):
+        execute(SMALL[name], tmp_path, checkpoint_every=0, watch=cut_at(middle))
+    execute(SMALL[name], tmp_path, resume=True)
+    assert untimed(tmp_path) == rows
+    execute(replace(SMALL[name], seed=1), tmp_path / "other")
+    assert untimed(tmp_path / "other") != rows
+
+
+def test_an_estimator_that_learns_resumes_exactly() -> None:
+    """Its parameters and its optimiser's state are part of the checkpoint."""
+    task = SMALL["a learner"].task()
+    task.step(0)
+    task.step(1)
+    copy = SMALL["a learner"].task()
+    copy.load_state_dict(deepcopy(task.state_dict()))
+    for resumed in (task, copy):
+        torch.manual_seed(1)
+        resumed.step(2)
+        torch.manual_seed(2)
+        resumed.step(3)
+    assert task.measure(4) == copy.measure(4)
+    assert torch.equal(next(task.E.parameters()), next(copy.E.parameters()))
+
+
+def test_kill_9_then_resume_is_bit_identical(tmp_path: Path) -> None:
+    """More instants and experiments: slow/test_kills.py."""
+    flags = ["run", "optimisation", "--iterations", "1500", "--every", "20", "--variables", "50"]
+    config = Optimisation(iterations=1500, every=20, variables=50)
+    process = started(*flags, "--checkpoint-every", "0.1", "--folder", str(tmp_path / "broken"))
+    while not checkpoints(tmp_path / "broken"):
+        assert process.poll() is None, "the run ended before it was killed"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert Folder(tmp_path / "broken").completed() is None
+    execute(config, tmp_path / "broken", resume=True, notify=lambda note: None)
+    execute(config, tmp_path / "whole")
+    assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
+    assert starts(tmp_path / "broken")[1] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_run_that_resumes_exactly(
+    number: signal.Signals,
+    whole: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes between two logged points."""
+    step = type(CONFIG.task()).step
+
+    def interrupted(task: Any, i: int) -> None:
+        if i == 17:
+            os.kill(os.getpid(), number)
+        step(task, i)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(STEP, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            execute(CONFIG, tmp_path)
+    assert checkpoints(tmp_path) == [18]
+    execute(CONFIG, tmp_path, resume=True)
+    assert untimed(tmp_path) == untimed(whole("optimisation"))
+
+
+LENGTHS: dict[str, tuple[Any, dict[str, int]]] = {
+    "gradients": (Gradients(repeats=20, together=10, variables=3, categories=2), {"repeats": 40}),
+    # 23 is no multiple of 10: the last logged point of the short run is none of the long one
+    "optimisation": (replace(CONFIG, every=10, iterations=23), {"iterations": 45}),
+    "dvae": (replace(TINY, every=3, batch=800), {"epochs": 2}),
+    "addition": (Addition(digits=2, epochs=1, batch=200, samples=2), {"epochs": 2}),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_an_extended_run_equals_a_long_one(name: str, tmp_path: Path) -> None:
+    short, change = LENGTHS[name]
+    long = replace(short, **change)
+    assert folder_for(long) == folder_for(short)
+    execute(long, tmp_path / "long")
+    execute(short, tmp_path / "run")
+    notes: list[str] = []
+    last = execute(long, tmp_path / "run", resume=True, notify=notes.append)
+    ((length, value),) = change.items()
+    assert notes == [f"Extends {tmp_path}/run from --{length} {getattr(short, length)} to {value}."]
+    assert untimed(tmp_path / "run") == untimed(tmp_path / "long")
+    assert [start > 0 for start in starts(tmp_path / "run")] == [False, True]
+    assert execute(long, tmp_path / "run", resume=True) == last
+    with pytest.raises(ValueError, match=f"cannot be shortened to {getattr(short, length)}"):
+        execute(short, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("short", "change"),
+    [
+        (Gradients(repeats=25, together=10, variables=3), {"repeats": 40}),
+        (Programs(digits=1, sequences=20, epochs=1), {"epochs": 2}),
+    ],
+)
+def test_a_run_whose_steps_depend_on_its_length_is_not_extended(
+    short: Any, change: dict[str, int], tmp_path: Path
+) -> None:
+    long = replace(short, **change)
+    assert folder_for(short) != folder_for(long)
+    execute(short, tmp_path)
+    with pytest.raises(ValueError, match=f"another run.*{short.length} differ"):
+        execute(long, tmp_path, resume=True)
+    assert Folder(tmp_path).completed(short.record())
+
+
+# --- other runs, and other starts of this one
+
+
+def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
+    execute(CONFIG, tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="--resume"):
+        execute(CONFIG, tmp_path)
+    with pytest.raises(ValueError, match="seed differ"):
+        execute(replace(CONFIG, seed=3), tmp_path, resume=True)
+    assert execute(CONFIG, tmp_path, resume=True)["iteration"] == 40  # complete: not run again
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert starts(tmp_path) == [0]
+
+
+def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
+    """One thread runs, the others get an error. The lock also excludes processes."""
+    barrier, outcomes = threading.Barrier(4), list[str]()
+
+    def start() -> None:
+        barrier.wait()
+        try:
+            execute(CONFIG, tmp_path / "run")
+            outcomes.append("ran")
+        except ValueError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("ran") == 1
+    assert all("--resume" in text or "another process" in text for text in set(outcomes) - {"ran"})
+    assert starts(tmp_path / "run") == [0]
+
+
+def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with Folder(run).locked():
+        inode = (run / "run.lock").stat().st_ino
+        with pytest.raises(ValueError, match="another process"), Folder(run).locked(patience=0.1):
+            pass
+        assert [path.name for path in run.iterdir()] == ["run.lock"]
+    execute(CONFIG, run)
+    execute(CONFIG, run, resume=True)
+    assert (run / "run.lock").stat().st_ino == inode  # never replaced, so it excludes everybody
+
+
+@pytest.mark.parametrize("option", ["estimator", "options"])
+def test_a_failed_start_does_not_block_the_same_command(option: str, tmp_path: Path) -> None:
+    wrong: Any = {"estimator": "Nonsense", "options": ("draws=Nonsense",)}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Nonsense"):
+            execute(replace(CONFIG, **{option: wrong[option]}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STEP, Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            execute(CONFIG, tmp_path / "run")
+    assert execute(CONFIG, tmp_path / "run")["iteration"] == 40
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "..", "a/b"])
+def test_no_estimator_name_leaves_the_root(name: str, tmp_path: Path) -> None:
+    folder = folder_for(replace(CONFIG, estimator=name), tmp_path / "root")
+    assert folder.resolve().parent == tmp_path / "root" / "optimisation"
+
+
+# --- damage
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda content: content[:999], lambda content: b""])
+@pytest.mark.parametrize("which", ["last", "all"])
+def test_damaged_checkpoints_are_skipped(
+    which: str, damage: Any, cut: Path, whole: Callable[[str], Path]
+) -> None:
+    """They are removed, so that the last good one is kept."""
+    for file in sorted(cut.glob("*.pt"))[-1 if which == "last" else 0 :]:
+        file.write_bytes(damage(file.read_bytes()))
+    notes: list[str] = []
+    with pytest.raises(CutError):
+        execute(CONFIG, cut, resume=True, checkpoint_every=0, watch=cut_at(30), notify=notes.append)
+    assert starts(cut) == [0, 25 if which == "last" else 0]
+    way = "resumes from iteration 25" if which == "last" else "starts from scratch"
+    assert f"{cut} {way}, because checkpoint-000000030.pt" in notes[0]
+    assert checkpoints(cut) == [25, 30]
+    execute(CONFIG, cut, resume=True)
+    assert untimed(cut) == untimed(whole("optimisation"))
+
+
+def test_a_flipped_bit_is_found_anywhere(tmp_path: Path) -> None:
+    content, path = {"a": torch.arange(50.0), "rows": [{"x": 0.5}]}, tmp_path / "file"
+    packed = pack(content)
+    missed = 0
+    for i in range(0, len(packed), 7):
+        path.write_bytes(packed[:i] + bytes([packed[i] ^ 4]) + packed[i + 1 :])
+        found = unpack(path)
+        is_same = found and torch.equal(found["a"], content["a"]) and found["rows"][0]["x"] == 0.5
+        missed += found is not None and not is_same
+    assert missed == 0
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[:-20],
+    "empty": lambda content: b"",
+    "not text": lambda content: content + b"\xff\x00\n",
+    "not a row": lambda content: content + b"[1]\n",
+    "nested": lambda content: b"[" * 100_000 + b"\n" + content,
+    "nested objects": lambda content: content + b'{"a":' * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl"])
+def test_damaged_lines_are_repaired_from_a_checkpoint(
+    name: str, damage: str, cut: Path, whole: Callable[[str], Path]
+) -> None:
+    (cut / name).write_bytes(DAMAGES[damage]((cut / name).read_bytes()))
+    with pytest.raises(ValueError, match="seed differ"):
+        execute(replace(CONFIG, seed=7), cut, resume=True)
+    execute(CONFIG, cut, resume=True, notify=lambda note: None)
+    assert untimed(cut) == untimed(whole("optimisation"))
+    assert records.read(cut)[-1]["variables"] == 5
+
+
+def test_a_complete_run_whose_end_is_damaged_is_completed_again(
+    tmp_path: Path, whole: Callable[[str], Path]
+) -> None:
+    execute(CONFIG, tmp_path)
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-20])
+    assert Folder(tmp_path).completed() is None
+    execute(CONFIG, tmp_path, resume=True)
+    assert untimed(tmp_path) == untimed(whole("optimisation"))
+
+
+def test_an_unidentified_run_is_refused(cut: Path) -> None:
+    (cut / "sessions.jsonl").write_text('{"config"', encoding="utf-8")
+    for path in cut.glob("checkpoint-*"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"sessions\.jsonl is lost or damaged"):
+        execute(CONFIG, cut, resume=True)
+    with pytest.raises(ValueError, match=r"sessions\.jsonl is lost or damaged"):
+        records.read(cut)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl", "checkpoint-000000030.pt"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(name: str, cut: Path) -> None:
+    (cut / name).unlink()
+    os.mkfifo(cut / name)
+    with pytest.raises(ValueError, match=rf"{name} must be a plain file"):
+        execute(CONFIG, cut, resume=True)
+    assert isinstance(records.read(cut.parent), list)
+
+
+def test_half_written_files_are_removed(cut: Path) -> None:
+    (cut / "checkpoint-000000035.pt.123.part").write_bytes(b"half")
+    execute(CONFIG, cut, resume=True)
+    assert not list(cut.glob("*.part"))
+
+
+# --- full disks
+
+
+def test_a_full_disk_is_explained(cut: Path, tmp_path: Path) -> None:
+    """A real ENOSPC: the metrics go to /dev/full."""
+    (cut / "metrics.jsonl").rename(tmp_path / "safe")
+    (cut / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"disk is full.*--resume"):
+        Folder(cut).log({"iteration": 35})
+    (cut / "metrics.jsonl").unlink()
+    (tmp_path / "safe").rename(cut / "metrics.jsonl")
+    assert execute(CONFIG, cut, resume=True)["iteration"] == 40
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_a_file_is_written_whole_or_not_at_all(
+    error: BaseException, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    path = tmp_path / "new" / "file"
+    write_atomically(path, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=error))
+        with pytest.raises(type(error), match="disk is full" if error.args else None):
+            write_atomically(path, "new")
+        with pytest.raises(type(error)):
+            Folder(cut).save(35, {})
+    assert [file.read_text(encoding="utf-8") for file in path.parent.iterdir()] == ["old"]
+    assert checkpoints(cut) == [25, 30]
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_atomically(tmp_path / "link", "content")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "content"
+    write_atomically("/dev/null", "content")
+    assert not Path("/dev/null").is_file()
+
+
+# --- what is recorded
+
+
+@pytest.mark.parametrize("change", [{"torch": "9.9"}, {"threads": 77}, {}])
+def test_changed_versions_are_reported_and_recorded(
+    change: dict[str, Any], cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, notes = environment(), list[str]()
+    monkeypatch.setattr(run_folder, "environment", lambda: before | change)
+    execute(CONFIG, cut, resume=True, notify=notes.append)
+    assert len(notes) == len(change)
+    for name, now in change.items():
+        assert f"iteration 30 with {name} {now} (before: {before[name]})" in notes[0]
+        first, second = Folder(cut).sessions()
+        assert (first[name], second[name]) == (before[name], now)
+
+
+def test_settings_and_circumstances_are_recorded(whole: Callable[[str], Path]) -> None:
+    (session,) = Folder(whole("addition")).sessions()
+    assert session["config"] == json.loads(json.dumps(SMALL["addition"].record()))
+    assert session["torch"] == torch.__version__
+    assert session.keys() >= {"catlog", "python", "device", "commit", "command", "host", "began"}
+
+
+def test_metrics_are_strict_json_and_events_are_finite(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = MagicMock()
+    writer.__enter__.return_value = writer
+    tensorboard = SimpleNamespace(SummaryWriter=lambda folder: writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    measured = {"value": float("nan"), "other": 1.0}
+    monkeypatch.setattr(STEP.replace("step", "measure"), lambda *_: measured)
+    last = execute(CONFIG, cut, resume=True, tensorboard=True)
+    assert (last["value"], last["other"]) == (None, 1.0)
+    assert "NaN" not in (cut / "metrics.jsonl").read_text(encoding="utf-8")
+    names = {(call.args[0], call.args[2]) for call in writer.add_scalar.call_args_list}
+    assert names >= {("other", 35), ("other", 40)}
+    assert not names & {("value", 35), ("value", 40)}
+
+
+def test_missing_tensorboard_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        execute(CONFIG, tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
