@@ -1,4 +1,4 @@
-"""The claims of the paper, with the rules by which logged runs decide them: texts.toml has the words.
+"""The claims of the paper, and the rules by which logged runs decide them; words: texts.toml.
 
 Rules compare means over seeds. "Clearly" lower means by more than two standard errors of the
 difference. Runs with other settings than the paper's (such as fewer draws) are shown in a report,
