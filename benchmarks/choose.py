@@ -18,7 +18,7 @@ in the logits, over the norm of the exact one.
 
 import argparse
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations_with_replacement, product
 from math import lgamma
 
 import torch
@@ -97,7 +97,7 @@ def outcomes(rows: int) -> tuple[Tensor, Tensor]:
     """Return all multisets of draws ``[rows, outcomes, 2]`` and their probabilities."""
     points = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     log_probs = PROBABILITIES.log()[torch.arange(2), points].sum(-1)
-    choice = torch.combinations(torch.arange(9), rows, with_replacement=True)
+    choice = torch.tensor(list(combinations_with_replacement(range(9), rows)))
     counts = (choice.unsqueeze(-1) == torch.arange(9)).sum(1).double()
     ways = lgamma(rows + 1) - torch.lgamma(counts + 1).sum(-1)
     return points[choice].movedim(1, 0), (ways + counts @ log_probs).exp()
@@ -111,6 +111,18 @@ def estimates(E: catlog.Estimator, x: Tensor, target: int) -> tuple[Tensor, Tens
     return value.detach(), torch.autograd.grad(value.sum(), theta)[0].flatten(1)
 
 
+class Given:
+    """An estimator that returns given estimates, one after the other."""
+
+    target = "expectation"
+
+    def __init__(self, estimates: Tensor) -> None:
+        self.left = list(estimates)
+
+    def __call__(self, *_: object, **__: object) -> Tensor:
+        return self.left.pop(0)
+
+
 def biases(E: catlog.Estimator, rows: int, repeats: int, target: int) -> Row:
     """Return the errors of the logarithm of the mean of ``repeats`` calls with these draws."""
     theta = PROBABILITIES.log().requires_grad_()
@@ -118,8 +130,10 @@ def biases(E: catlog.Estimator, rows: int, repeats: int, target: int) -> Row:
         lambda x: (x.sum(-1) == target).double(), Independent(Categorical(logits=theta), 1)
     )
     (exact,) = torch.autograd.grad(mean.log(), theta)
+    mean = mean.detach()
     x, weight = outcomes(rows)
-    values, gradients = estimates(E, x, target)
+    parts = [estimates(E, part, target) for part in x.split(100_000, 1)]
+    values, gradients = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     # Calls are independent, so that their gradients enter by the mean at every value.
     distinct, place = values.round(decimals=12).unique(return_inverse=True)
     chance = torch.zeros_like(distinct).index_add(0, place, weight)
@@ -127,14 +141,15 @@ def biases(E: catlog.Estimator, rows: int, repeats: int, target: int) -> Row:
     total = total.index_add(0, place, weight[:, None] * gradients) / chance[:, None]
     square = torch.zeros_like(distinct).index_add(0, place, weight * gradients.square().sum(-1))
     excess = square / chance - total.square().sum(-1)
-    choice = torch.cartesian_prod(*[torch.arange(len(distinct))] * repeats).reshape(-1, repeats)
-    joint = chance[choice].prod(1)
-    average = distinct[choice].mean(1)
-    value = average.clamp(min=FLOOR).log()
-    factor = (average > FLOOR) / average.clamp(min=FLOOR) / repeats
-    found = factor[:, None] * total[choice].sum(1)
-    squares = found.square().sum(-1) + factor.square() * excess[choice].sum(1)
-    gradient, norm, log_mean = joint @ found, exact.norm(), float(mean.detach().log())
+    choice = torch.cartesian_prod(*[torch.arange(len(distinct))] * repeats).reshape(-1, repeats).T
+    joint, given = chance[choice].prod(0), distinct[choice].requires_grad_()
+    q = Independent(Categorical(probs=PROBABILITIES), 1)
+    value = catlog.log_expectation(Given(given), lambda x: x, q, repeats=repeats, floor=FLOOR)
+    (factor,) = torch.autograd.grad(value.sum(), given)
+    found = (factor.unsqueeze(-1) * total[choice]).sum(0)
+    squares = found.square().sum(-1) + (factor.square() * excess[choice]).sum(0)
+    average, value = given.detach().mean(0), value.detach()
+    gradient, norm, log_mean = joint @ found, exact.norm(), float(mean.log())
     error = joint @ squares - 2 * (gradient @ exact.flatten()) + norm.square()
     return {
         "probability": float(mean),
