@@ -55,6 +55,7 @@ def test_no_host_copies(name: str, kind: str) -> None:
     if name == "Exact":
         d = min(d, 8 if k == 2 else 2)
     with torch.device("meta"):
+        E = ESTIMATORS[name](**settings_of(name))
         if isinstance(E, nn.Module):
             E.to("meta")
         logits = torch.zeros(BATCH, d, k, requires_grad=True)

@@ -19,7 +19,9 @@ from support.laws import KINDS, integers
 
 LOGITS = torch.randn(20, 3, 3, generator=seeded())
 DISTRIBUTIONS = KINDS | {
-    "structured": lambda logits: catlog.distributions.MarkovChain(logits[..., 0, :], logits, length=4)
+    "structured": lambda logits: catlog.distributions.MarkovChain(
+        logits[..., 0, :], logits, length=4
+    )
 }
 
 

@@ -12,24 +12,25 @@ from typing import Any
 
 import pytest
 import torch
-from catlog.estimators.relaxations import gumbel_softmax
-from catlog.sampling import draw
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
+from catlog.core import randomness
 from catlog.core.estimator import Estimator
+from catlog.core.randomness import Randomness
 from catlog.estimators import ESTIMATORS
 from catlog.testing.cases import seeded
+from catlog.testing.settings import tape
 from support.laws import bits, one_hots
 
-OFFERING = sorted(name for name, E in ESTIMATORS.items() if "draws" in signature(E).parameters)
+OFFERING = sorted(name for name, E in ESTIMATORS.items() if "sampling" in signature(E).parameters)
 BATCH, D, K = 5, 6, 4
 
 
-def made(name: str, samples: int, draws: str) -> Estimator:
+def made(name: str, samples: int, sampling: str) -> Estimator:
     hard = {"hard": True} if name == "GumbelSoftmax" else {}
-    return ESTIMATORS[name](samples=samples, sampling=draws, **hard)
+    return ESTIMATORS[name](samples=samples, sampling=sampling, **hard)
 
 
 def drawn(E: Estimator, q: Independent) -> Tensor:
@@ -75,10 +76,7 @@ def test_relaxed_draws_are_finite_at_the_end_of_the_interval(
 ) -> None:
     """The last stratum of float32 contains 1 by rounding, whose Gumbel would be infinite."""
 
-    def ones(n: int, shape: tuple[int, ...], draws: str, **kind: object) -> Tensor:
-        return torch.ones(n, *shape)
-
-    monkeypatch.setattr(gumbel_softmax, "uniforms", ones)
+    monkeypatch.setattr(Randomness, "_dependent", lambda draw, n, shape, _: torch.ones(n, *shape))
     logits = torch.zeros(2, D, K, requires_grad=True)
     q = one_hots(logits)
     value = catlog.GumbelSoftmax(4, sampling="latin")(lambda x: x[..., 0].square().sum(-1), q)
@@ -123,28 +121,28 @@ def feed(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenso
     """Let `uniforms` draw these numbers, one tensor per call, and return the rest of them."""
     rest = iter(calls)
 
-    def rand(shape: Sequence[int], **options: object) -> Tensor:
+    def rand(shape: Sequence[int], *options: object) -> Tensor:
         numbers = next(rest)
         assert numbers.shape == tuple(shape)
         return numbers
 
-    monkeypatch.setattr(draw, "rand", rand)
+    monkeypatch.setattr(randomness, "rand", rand)
     return rest
 
 
-def injected(E: Estimator, rows: int, outcomes: int, event: Sequence[int]) -> dict[str, Tensor]:
+def injected(E: Estimator, q: Independent, outcomes: int) -> dict[str, tuple[Tensor, ...]]:
     """Return the same noise for every draw and outcome: what remains random are the draws."""
-    repeats = {"GumbelRao": (2,), "ReinMaxRao": (2,), "ReinMaxCV": (3,)}
-    lead = repeats.get(type(E).__name__, ())
-    noise = torch.rand(*lead, 1, 1, *event, generator=seeded()).double()
-    named = {
-        "noise": noise.expand(*lead, rows, outcomes, *event),
-        "start": torch.tensor(0.3, dtype=torch.float64).expand(1, outcomes),
-        "chosen": torch.tensor(0).expand(rows, outcomes, 1),
-    }
-    if type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
+    taken = [(name, shape) for name, shape in tape(E, q) if name != "points"]
+    if not taken or type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
         return {}
-    return {name: named[name] for name in E.randomness if name in named}
+    ((name, shape),) = taken
+    if name == "variables":
+        return {"noise": (torch.zeros(shape, dtype=torch.int64),)}
+    if type(E).__name__ == "SlopeCateR":
+        return {"noise": (torch.full(shape, 0.3, dtype=torch.float64),)}
+    rows = shape.index(outcomes) - 1
+    one = torch.rand(*shape[:rows], 1, 1, *shape[rows + 2 :], generator=seeded()).double()
+    return {"noise": (one.expand(shape),)}
 
 
 def wave(x: Tensor) -> Tensor:
@@ -164,10 +162,10 @@ def expected(
     leaf = theta.clone().requires_grad_()
     base = OneHotCategorical if is_one_hot else Bernoulli
     q = Independent(base(probs=leaf.expand(outcomes, *theta.shape)), 1)
-    event = (len(theta), theta.shape[-1] if is_one_hot else 2)
+    noise = injected(E, q, outcomes)
     with monkeypatch.context() as patch:
         rest = feed(calls, patch)
-        value = E(wave, q, **injected(E, E.samples, outcomes, event)).mean()
+        value = E(wave, q, **noise).mean()
         assert next(rest, None) is None
     (gradient,) = torch.autograd.grad(value, leaf)
     return value.detach(), gradient
@@ -197,14 +195,14 @@ def test_dependent_draws_keep_the_expectation(
         theta = theta[:1]
     if scheme == "latin, sorted":  # as for more draws than can be enumerated
         scheme = "latin"
-        monkeypatch.setattr(draw, "MOST_COUNTED", 0)
-        monkeypatch.setattr(draw, "MOST_INSERTED", 0)
+        monkeypatch.setattr(randomness, "MOST_COUNTED", 0)
+        monkeypatch.setattr(randomness, "MOST_INSERTED", 0)
     options: dict[str, Any] = {"noise_samples": 2} if "Rao" in name or name == "ReinMaxCV" else {}
     if name == "GumbelSoftmax":
         options = {"hard": True, "temperature": 0.7}
     if name == "IndeCateR of one variable":
         name, options = "IndeCateR", {"variables": 1}
-    E = ESTIMATORS[name](samples=n, draws=scheme, **options)
+    E = ESTIMATORS[name](samples=n, sampling=scheme, **options)
     rows = n if name == "SlopeCateR" else 1  # its corrections are spread over its draws
     alone = ESTIMATORS[name](samples=rows, sampling="independent", **options)
     if isinstance(E, torch.nn.Module):
@@ -220,7 +218,7 @@ def test_dependent_draws_keep_the_expectation(
 def test_inserted_ranks_are_all_permutations_once() -> None:
     """Every rank that can be inserted, in the middle of its interval of the key."""
     ranks = [(torch.arange(size) + 0.5) / size for size in range(1, 6)]
-    orders = draw._insertions(torch.cartesian_prod(*ranks).T).T
+    orders = randomness._insertions(torch.cartesian_prod(*ranks).T).T
     assert sorted(orders.tolist()) == [list(order) for order in permutations(range(5))]
     largest = torch.full((200,), 1 - 2**-24)  # the largest uniform of float32
-    assert draw._insertions(largest).tolist() == list(range(200))
+    assert randomness._insertions(largest).tolist() == list(range(200))

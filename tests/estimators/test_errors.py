@@ -125,8 +125,8 @@ def with_table(table):
 
 # A call with three bits in a batch of two, and what the error says of it.
 WRONG_CALLS = {
-    r"f\.neighbours must return finite numbers, but 6 of 12.*validate_args=False": lambda q: IndeCateR()(
-        with_table(torch.full((1, 2, 3, 2), torch.nan)), q
+    r"f\.neighbours must return finite numbers, but 6 of 12.*validate_args=False": lambda q: (
+        IndeCateR()(with_table(torch.full((1, 2, 3, 2), torch.nan)), q)
     ),
     r"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned shape "
     r"\(2, 3, 2\)": lambda q: IndeCateR()(with_table(torch.zeros(2, 3, 2)), q),
@@ -159,7 +159,9 @@ WRONG_CALLS = {
     r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given": lambda q: IndeCateR(
         per_variable=True
     )(total, q, x=torch.zeros(4, 2, 3)),
-    "x: Exact cannot use it, as it draws nothing": lambda q: Exact()(total, q, x=torch.zeros(8, 2, 3)),
+    "x: Exact cannot use it, as it draws nothing": lambda q: Exact()(
+        total, q, x=torch.zeros(8, 2, 3)
+    ),
     "x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead": lambda q: (
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
     ),
@@ -549,7 +551,9 @@ def test_bad_noise(E):
 
     if valid:
         assert use(tuple(valid)).isfinite()
-        assert use(tuple(u.double() if u.is_floating_point() else u.int() for u in valid)).isfinite()
+        assert use(
+            tuple(u.double() if u.is_floating_point() else u.int() for u in valid)
+        ).isfinite()
     with pytest.raises(ValueError, match=r"noise: \w+ used all but 1 of the given tensors"):
         use((*valid, torch.zeros(1)))
     for place, noise in enumerate(valid):
@@ -570,7 +574,9 @@ def test_bad_noise(E):
                 use(given(wrong))
         with pytest.raises(ValueError, match="noise must be on cpu, where q is, but it is on meta"):
             use(given(noise.to("meta")))
-        outside = (noise - 1, noise + 1.5, noise * torch.nan) if of_floats else (noise - 1, noise + 3)
+        outside = (
+            (noise - 1, noise + 1.5, noise * torch.nan) if of_floats else (noise - 1, noise + 3)
+        )
         for wrong in outside:
             with pytest.raises(ValueError, match=r"noise.* must h.*, but others were given"):
                 use(given(wrong))
@@ -752,12 +758,8 @@ def test_old_names_give_the_new_one():
 
 
 def test_where_a_setting_belongs():
-    where = (
-        r"`sampling` is a setting of .*StraightThrough.* The others need independent draws"
-    )
-    with pytest.raises(
-        TypeError, match=rf"RLOO: the arguments are samples, but .*{where}"
-    ):
+    where = r"`sampling` is a setting of .*StraightThrough.* The others need independent draws"
+    with pytest.raises(TypeError, match=rf"RLOO: the arguments are samples, but .*{where}"):
         RLOO(4, sampling="latin")
     with pytest.raises(TypeError, match=r"GumbelSoftmax: .* tau is called `temperature`"):
         GumbelSoftmax(tau=0.5)

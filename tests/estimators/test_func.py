@@ -89,7 +89,9 @@ SWEEPS = {
 def chain(parameters: Tensor) -> Distribution:
     """Return a Markov chain of 4 categories."""
     initial, transition = parameters.split([1, 4], -2)
-    return catlog.distributions.MarkovChain(initial.squeeze(-2), transition, length=3, validate_args=False)
+    return catlog.distributions.MarkovChain(
+        initial.squeeze(-2), transition, length=3, validate_args=False
+    )
 
 
 def network(parameters: Tensor) -> Distribution:

@@ -41,9 +41,7 @@ def bias(E: catlog.Estimator, case: Case, f: FeatureFunction, repeats: int) -> t
     theta = case.theta.clone().requires_grad_()
     q = case.distribution(theta.expand(len(choice), *theta.shape))
     replayed = Replayed(E, [x[:, choice[:, i]] for i in range(repeats)])
-    value = log_expectation(
-        replayed, lambda x: f(case.features(x), PARAMETER), q, repeats=repeats
-    )
+    value = log_expectation(replayed, lambda x: f(case.features(x), PARAMETER), q, repeats=repeats)
     mean = weight[choice].prod(-1) @ value
     (gradient,) = torch.autograd.grad(mean, theta)
     exact, exact_gradient = exact_log(case, f)
@@ -268,7 +266,11 @@ def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
     ("E", "options", "message"),
     [
         (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be between 1 and"),
-        (catlog.RLOO(2), {"repeats": 10**30}, r"`repeats` must be between 1 and 1048576, but about 10\^30"),
+        (
+            catlog.RLOO(2),
+            {"repeats": 10**30},
+            r"`repeats` must be between 1 and 1048576, but about 10\^30",
+        ),
         (catlog.RLOO(2), {"floor": 0.0}, "log_expectation: `floor` must be positive"),
         (catlog.estimators.VIMCO(2), {}, "log_expectation: `E` must estimate"),
     ],

@@ -38,9 +38,9 @@ OTHERS = {
 }
 
 
-def bits(*batch: int) -> Independent:
+def bits(*batch: int, **options: bool) -> Independent:
     logits = torch.linspace(-1, 1, D).expand(*batch, D).clone().requires_grad_()
-    return Independent(Bernoulli(logits=logits), 1)
+    return Independent(Bernoulli(logits=logits, **options), 1)
 
 
 class Dropped(nn.Module):
@@ -112,10 +112,10 @@ def test_values_gradients_random_numbers_and_calls_are_those_without_a_look(
     for validate in (True, False):
         network.load_state_dict(start)
         torch.manual_seed(0)
-        q = bits(3)
+        q = bits(3, validate_args=validate)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            value = make(4, validate=validate)(inner, q)
+            value = make(4)(inner, q)
         value.sum().backward()
         assert len(caught) == 2 * validate  # random numbers, and a batch
         gradient = q.base_dist.logits.grad
@@ -190,7 +190,7 @@ def test_the_warning_can_be_turned_off() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoisyFunctionWarning)
         catlog.IndeCateR(1)(Dropped(), bits(3))
-    catlog.IndeCateR(1, validate=False)(Dropped(), bits(3))
+    catlog.IndeCateR(1)(Dropped(), bits(3, validate_args=False))
 
 
 def test_functions_are_not_kept() -> None:

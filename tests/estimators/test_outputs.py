@@ -55,7 +55,9 @@ class Recurrent:
 
 
 def recurrent(theta: Tensor) -> Distribution:
-    return catlog.distributions.Autoregressive(Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64)
+    return catlog.distributions.Autoregressive(
+        Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64
+    )
 
 
 def subset(theta: Tensor) -> Distribution:

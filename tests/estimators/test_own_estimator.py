@@ -46,7 +46,9 @@ def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path)
 def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
     done = battery(tmp_path, "--catlog-estimator", "nowhere.py:Nothing")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    message = "--catlog-estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
+    message = (
+        "--catlog-estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
+    )
     assert message in done.stderr
     with pytest.raises(ValueError, match=r"own_estimator\.py has no 'Nothing'"):
         load_estimator(f"{SKELETON}:Nothing")

@@ -5,14 +5,15 @@ from itertools import product
 from math import prod
 
 import torch
-from catlog.distributions.factors import factors
-from catlog.sampling.draw import DRAWS, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from catlog import RLOO, Exact, IndeCateR, Reinforce, StraightThrough
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
 from catlog.distributions import Categoricals
+from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
 
@@ -23,6 +24,7 @@ dtypes = st.sampled_from([torch.float32, torch.float64])
 cardinalities = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 counts = st.integers(1, 3)
 problems = {"seed": seeds, "batch": batches, "sizes": cardinalities}
+SAMPLINGS = ("independent", "antithetic", "latin")
 TINY = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 LAWS = {
@@ -33,7 +35,7 @@ LAWS = {
 BLACK_BOX = [
     Reinforce(samples=3),
     RLOO(samples=3),
-    *(IndeCateR(samples=3, sampling=draws) for draws in DRAWS),
+    *(IndeCateR(samples=3, sampling=sampling) for sampling in SAMPLINGS),
     IndeCateR(samples=2, per_variable=True),
     IndeCateR(samples=3, variables=1, control="none"),
 ]
@@ -63,18 +65,18 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
         kind = "one-hot"
     logits = random_logits(seed, batch, sizes, dtype)
     q = LAWS[kind](logits, sizes)
-    law, event = factors(q), len(q.event_shape)
+    event = len(q.event_shape)
     weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=seeded(seed))
-    x = draw(law, E.rows(q), generator=seeded(seed))
-    options = {}
-    if "chosen" in E.randomness:
-        options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=seeded(seed))
-    value = E(wave(weights, event), q, x=x, **options)
+    torch.manual_seed(seed)
+    injected = draw_randomness(E, q)
+    value = E(wave(weights, event), q, **injected)
     slope = gradient(value, logits)
     for element in product(*map(range, batch)):
         leaf = logits.detach()[element].requires_grad_()
         rows = (slice(None), *element)
-        given = {name: option[rows] for name, option in ({"x": x} | options).items()}
+        given = {"x": injected["x"][rows]}
+        if "noise" in injected:
+            given["noise"] = tuple(noise[rows] for noise in injected["noise"])
         alone = E(wave(weights[element], event), LAWS[kind](leaf, sizes), **given)
         assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
         assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
@@ -106,21 +108,21 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     **problems,
     dtype=dtypes,
     samples=counts,
-    draws=st.sampled_from(DRAWS),
+    sampling=st.sampled_from(SAMPLINGS),
     per_variable=st.booleans(),
 )
 def test_indecater_equals_the_literal_formula(
-    seed, batch, sizes, dtype, samples, draws, per_variable
+    seed, batch, sizes, dtype, samples, sampling, per_variable
 ):
     """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
     logits = random_logits(seed, batch, sizes, dtype)
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     q = Categoricals(logits, sizes)
-    E = IndeCateR(samples=samples, sampling=draws, per_variable=per_variable)
+    E = IndeCateR(samples=samples, sampling=sampling, per_variable=per_variable)
     value = E(f, q, generator=seeded(seed))
-    groups = (d,) if per_variable else ()
-    x = draw(factors(q), samples, draws, groups=groups, generator=seeded(seed))
+    groups = d if per_variable else 1
+    x = Randomness(view(q), generator=seeded(seed)).points(samples, sampling, groups)
     literal = 0.0
     for i, size in enumerate(sizes):
         probs = logits[..., i, :size].softmax(-1)
@@ -161,10 +163,12 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
 
 
 @search
-@given(seeds, batches, st.integers(1, 4), st.integers(2, 4), dtypes, st.sampled_from(DRAWS), counts)
-def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
+@given(
+    seeds, batches, st.integers(1, 4), st.integers(2, 4), dtypes, st.sampled_from(SAMPLINGS), counts
+)
+def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, sampling, samples):
     """One-hot and integer distributions with the same uniforms give the same estimate."""
-    E = IndeCateR(samples=samples, sampling=draws)
+    E = IndeCateR(samples=samples, sampling=sampling)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=seeded(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     index = E(f, Categoricals(logits, [k] * d), generator=seeded(seed))

@@ -93,7 +93,9 @@ class Weighted(catlog.StraightThrough):
 LABELS = {  # Weighted stands for an estimator of a user
     "SlopeCateR(4)": catlog.SlopeCateR(4),
     "SlopeCateR(4, slope_entries=0)": catlog.SlopeCateR(4, slope_entries=0),
-    "IndeCateR(9, sampling='latin', variables=4)": catlog.IndeCateR(9, sampling="latin", variables=4),
+    "IndeCateR(9, sampling='latin', variables=4)": catlog.IndeCateR(
+        9, sampling="latin", variables=4
+    ),
     "MAPO(2, maximise=False)": catlog.estimators.MAPO(maximise=False),
     "NVIL(2, network=Linear)": catlog.estimators.NVIL(2, network=nn.Linear(1, 1)),
     "Reinforce(3, baseline=MovingAverageBaseline)": catlog.Reinforce(

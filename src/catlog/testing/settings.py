@@ -201,8 +201,8 @@ def judge_only(cls: type[Estimator[Any]], *, noisy_on_constants: bool = False) -
         ) from error
     if not isinstance(E, Estimator):
         raise ValueError(
-            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator, whose docstring "
-            "is the contract."
+            f"--catlog-estimator: {cls.__name__} must derive from catlog.Estimator, whose "
+            "docstring is the contract."
         )
     ESTIMATORS.clear()
     ESTIMATORS[cls.__name__] = cls
