@@ -45,7 +45,7 @@ def test_the_workflow_tests_the_supported_pythons() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-ELSEWHERE = {"jupyter", "trl", "verl", "playwright"}  # of pages, in no extra of ours
+ELSEWHERE = {"jupyter", "loky", "matplotlib", "trl", "verl", "playwright"}  # in no extra of ours
 SAYS = re.compile(r"pip install +(?:-c \S+ +)?(?:'([^']+)'|([\w-]+|\.(?=\s)))")
 TEXTS = [
     *(path for name in ("functions", "pyro", "language_models", "diagnostics") for path in
