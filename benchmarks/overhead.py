@@ -119,7 +119,7 @@ def main() -> None:
             rows.append({"batch": batch, "d": d, "method": name, "hand_us": round(hand, 1), "ratio": round(ratio, 3)})
             print(f"batch {batch:4d}, {d:4d} bits, {name:20s} {hand:9.0f} us by hand, x {ratio:.2f}", flush=True)
     if options.output:
-        with options.output.open("w", newline="") as file:
+        with options.output.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)

@@ -26,7 +26,10 @@ KINDS = {
 
 def families() -> dict[str, list[str]]:
     """Return the names of the estimators by family, the trick first."""
-    names = {title: [cls.__name__ for cls in family] for title, family in FAMILIES.items()}
+    names = {
+        title: [name for module in modules for name in module.__all__]
+        for title, modules in FAMILIES.items()
+    }
     first, last = "the CatLog trick", "enumeration"
     return {title: names[title] for title in sorted(names, key=lambda t: (t == last, t != first))}
 

@@ -37,8 +37,8 @@ def f(x: Tensor) -> Tensor:
 # %%
 # The policy is a network with masked weights, so that the logits of node i depend only on nodes
 # before i. ``all_logits`` gives all conditionals of a known cut in one call. For sampling, ``step``
-# computes one node at a time from the sides so far. :class:`~catlog.distributions.Autoregressive` checks that
-# both agree, and that logits do not depend on later nodes.
+# computes one node at a time from the sides so far. :class:`~catlog.distributions.Autoregressive`
+# checks that both agree, and that logits do not depend on later nodes.
 
 
 class Policy(nn.Module):

@@ -4,11 +4,11 @@ Several actions at once: MultiDiscrete in Gymnasium
 
 Four decisions at every step, of 3, 5, 3 and 5 choices, and a critic that sums all of them out.
 
-A policy over Gymnasium's ``MultiDiscrete([3, 5, 3, 5])`` is :class:`~catlog.distributions.Categoricals`: one
-distribution per decision, each with its own number of choices. The critic Q(s, a) is learned from
-past steps. The policy maximises E[Q(s, a)] over its own actions. So Q is f, and it can be evaluated
-at actions that nobody took: the gradient need not come from the sampled action alone. This example
-needs the extra ``gallery``.
+A policy over Gymnasium's ``MultiDiscrete([3, 5, 3, 5])`` is
+:class:`~catlog.distributions.Categoricals`: one distribution per decision, each with its own number
+of choices. The critic Q(s, a) is learned from past steps. The policy maximises E[Q(s, a)] over its
+own actions. So Q is f, and it can be evaluated at actions that nobody took: the gradient need not
+come from the sampled action alone. This example needs the extra ``gallery``.
 """
 
 # sphinx_gallery_thumbnail_number = 2

@@ -8,9 +8,9 @@ The rate of a count has a simple gradient: how much one more count would change 
 
 .. math:: \frac{\partial}{\partial \lambda_i} \mathbb{E}[f(z)] = \mathbb{E}[f(z + e_i) - f(z)],
 
-which :class:`catlog.estimators.CountDifferences` estimates, with 1 + 16 evaluations of the decoder per draw.
-It truncates nothing and needs no derivative of f. We compare it with RLOO at as many evaluations,
-on the same counts as categories 0 to 31 (:func:`catlog.distributions.truncated`).
+which :class:`catlog.estimators.CountDifferences` estimates, with 1 + 16 evaluations of the decoder
+per draw. It truncates nothing and needs no derivative of f. We compare it with RLOO at as many
+evaluations, on the same counts as categories 0 to 31 (:func:`catlog.distributions.truncated`).
 """
 
 # sphinx_gallery_thumbnail_number = 1
@@ -80,7 +80,9 @@ for name, (E, is_truncated) in estimators.items():
     for step in range(STEPS + 1):
         if step % (STEPS // 8) == 0:
             with torch.no_grad():
-                curves[name].append(float(model.loss(test, catlog.estimators.CountDifferences()).mean()))
+                curves[name].append(
+                    float(model.loss(test, catlog.estimators.CountDifferences()).mean())
+                )
         optimiser.zero_grad()
         model.loss(train[torch.randint(len(train), (32,))], E, is_truncated).mean().backward()
         optimiser.step()

@@ -96,7 +96,9 @@ class GPT(nn.Module):
 # nothing is padded, and the model ignores ``mask``.
 
 
-def completions(model: GPT, prompts: Tensor, length: int = LENGTH) -> catlog.distributions.Autoregressive:
+def completions(
+    model: GPT, prompts: Tensor, length: int = LENGTH
+) -> catlog.distributions.Autoregressive:
     """Return the distribution of ``length`` new characters after each of the prompts."""
     return catlog.distributions.Autoregressive(Prompted(model, prompts), [K] * length)
 

@@ -165,12 +165,12 @@ def test_slopecater_of_a_stack_is_that_of_single_models(
         shape = (MODELS, BATCH, D) if law is bits else (MODELS, BATCH, D, 3)
         logits = torch.randn(shape, dtype=torch.float64)
         x, start = law(logits).sample((2,)), torch.rand(1, MODELS, BATCH, dtype=torch.float64)
-        together = gradient(stack, f(slice(None)), logits, law, x=x, start=start)
+        together = gradient(stack, f(slice(None)), logits, law, x=x, noise=start)
         for s, single in enumerate(singles):
-            alone = gradient(single, f(s), logits[s], law, x=x[:, s], start=start[:, s])
+            alone = gradient(single, f(s), logits[s], law, x=x[:, s], noise=start[:, s])
             assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9)
-            assert torch.allclose(stack.coefficients.gram[s], single.coefficients.gram)
-            assert torch.allclose(stack.sizes.size2[s], single.sizes.size2)
+            assert torch.allclose(stack.gram[s], single.gram)
+            assert torch.allclose(stack.size2[s], single.size2)
 
 
 def test_states_are_not_shared_in_silence() -> None:

@@ -241,7 +241,7 @@ def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["estimator", "options"])
 def test_a_failed_start_does_not_block_the_same_command(option: str, tmp_path: Path) -> None:
-    wrong: Any = {"estimator": "Nonsense", "options": ("draws=Nonsense",)}
+    wrong: Any = {"estimator": "Nonsense", "options": ("sampling=Nonsense",)}
     for _ in range(2):
         with pytest.raises(ValueError, match="Nonsense"):
             execute(replace(CONFIG, **{option: wrong[option]}), tmp_path / "run")

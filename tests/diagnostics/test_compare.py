@@ -2,30 +2,26 @@
 
 import csv
 import re
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import count, product
 from math import exp, log, sqrt
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.measuring import NORMAL
-from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
-from catlog_experiments.cli.main import main
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
 from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
-from catlog.core.estimator import BITS, FromDraws
-from catlog.core.evaluator import Function
+from catlog.core.factors import Bits, Factors
 from catlog.core.settings import label
 from catlog.diagnostics import Advice, Comparison, Row, compare
+from catlog.diagnostics.arms import copied_to, why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.comparing import NORMAL
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.moments import Moments
 from catlog.distributions import MarkovChain
@@ -59,17 +55,32 @@ OUTCOMES = (
 )
 
 
-@dataclass(frozen=True)
-class EachOnce(FromDraws):
-    """An estimator whose repeats together are every outcome once."""
+class EachOnce(catlog.Estimator[Bits]):
+    """An estimator whose calls are every outcome in turn: the repeats together are each once."""
 
-    E: catlog.Estimator
-    unbiased: bool = True
+    E: Any
+    is_unbiased: bool = True
     samples: int = DRAWS
-    supports, reference, differentiates_f = BITS, "here", False
+    calls: Any = None
 
-    def __call__(self, f: Function, q: Distribution, **_: object) -> Tensor:
-        return self.E(f, q, x=OUTCOMES if q.batch_shape else OUTCOMES[:, 5])
+    reference = "here"
+
+    @property
+    def unbiased(self) -> bool:
+        return self.is_unbiased
+
+    def estimate(self, f: catlog.Evaluator, q: Bits, draw: catlog.Randomness) -> catlog.Estimate:
+        row = next(self.calls) % OUTCOMES.shape[1]
+        draw.uniform(1)  # it is random
+        value = self.E(f.f, q.distribution, x=OUTCOMES[:, row])
+        return catlog.Estimate(value, value)
+
+    def evaluations(self, q: Distribution) -> int:
+        return DRAWS
+
+
+def each_once(E: object, unbiased: bool = True) -> EachOnce:
+    return EachOnce(E, unbiased, DRAWS, count())
 
 
 def rloo_by_hand() -> Tensor:
@@ -84,7 +95,7 @@ def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
     factors = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], dtype=torch.float64)
     theta = zeros(2) if shared else zeros(3)
     law = (lambda t: bits(t @ factors)) if shared else bits
-    (row,) = quick(f, law, {"RLOO": EachOnce(RLOO(DRAWS))}, [theta], repeats=64).rows
+    (row,) = quick(f, law, {"RLOO": each_once(RLOO(DRAWS))}, [theta], repeats=64).rows
     by_hand = rloo_by_hand()
     in_parameters = by_hand @ factors.T if shared else by_hand
     assert row.repeats == 64
@@ -102,7 +113,7 @@ def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
 
 def test_bias_is_that_over_all_outcomes() -> None:
     """StraightThrough is biased: its expectation is the mean slope of f times p (1 - p)."""
-    biased = {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)}
+    biased = {"biased": each_once(StraightThrough(DRAWS), unbiased=False)}
     result = compare(f, bits, biased, [zeros(3)], repeats=64, progress=False)
     leaf = OUTCOMES[0].clone().requires_grad_()
     (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
@@ -155,82 +166,49 @@ def test_no_variance_is_zero_not_rounding() -> None:
     assert [row.merit_high for row in result.rows] == [0.0, 0.0]
 
 
-# Batched repeats equal repeats one by one.
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_gradients_of_every_distribution(case: object) -> None:
-    """Every repeat of Exact is the exact gradient in the parameters behind the logits."""
+def test_gradients_of_every_distribution(case: Any) -> None:
+    """Those of Exact, in the parameters behind the logits, are the reference."""
     half = (case.theta / 2).clone().requires_grad_()
-    task = GradientSampler(
+    result = quick(
         lambda x: FUNCTIONS["sine"](case.features(x), ONE),
         lambda t: case.distribution(2 * t),
+        [Exact(), RLOO(4)],
         [half],
+        reference=_exact(case),
+        repeats=50,
     )
-    got, in_logits = task.gradients(Exact(), 3)
+    assert result["Exact()"].bias < 1e-12
+    assert result["Exact()"].variance == 0
+    assert result["Exact()"].repeats == 2
+    assert result["RLOO(4)"].largest_z < 5.5
+
+
+def _exact(case: Any) -> Tensor:
     theta = case.theta.clone().requires_grad_()
     value = (case.probabilities(theta) * FUNCTIONS["sine"](case.features(case.points), ONE)).sum()
-    (exact,) = torch.autograd.grad(value, theta)
-    assert task.vectorised
-    torch.testing.assert_close(got, (2 * exact).flatten().expand(3, -1), rtol=1e-12, atol=1e-13)
-    assert in_logits is not None
-    torch.testing.assert_close(task.exact(), 2 * exact.flatten(), rtol=1e-12, atol=1e-13)
-
-
-def test_f_that_knows_its_table_and_a_batch() -> None:
-    costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    some = IndeCateR(2, variables=2, control="none")
-    for E in (IndeCateR(2), IndeCateR(2, per_variable=True), some):
-        calls = []
-        table = Additive(costs)
-        real = table.neighbours
-        table.neighbours = lambda *given, real=real, calls=calls: (calls.append(1), real(*given))[1]
-        task = GradientSampler(table, integers(logits))
-        got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
-        assert calls
-        (exact,) = torch.autograd.grad((logits.softmax(-1) * costs).sum(), logits)
-        if E.variables is None:
-            torch.testing.assert_close(got, exact.flatten().expand(5, -1), rtol=1e-12, atol=1e-13)
+    return 2 * torch.autograd.grad(value, theta)[0]
 
 
 def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
     return MarkovChain(initial, transition, length=3)
 
 
-def chain_of_one(initial: Tensor, transition: Tensor) -> MarkovChain:
-    """Return a chain from parameters that may not have leading dimensions."""
-    return MarkovChain(initial.view(3), transition.view(3, 3), length=3)
-
-
-def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
-    """Return a chain whose batch elements depend on each other's parameters."""
-    return MarkovChain(initial - initial.mean(), transition * transition.mean(), length=3)
-
-
-@pytest.mark.parametrize(
-    ("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)]
-)
-def test_structured_distributions(law: Callable[..., MarkovChain], batched: bool) -> None:
+def test_structured_distributions() -> None:
     parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
-    task = GradientSampler(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
-    assert task.vectorised is batched
-    got, in_logits = task.gradients(Exact(), 2)
-    assert in_logits is None
-    torch.testing.assert_close(got, task.exact().expand(2, -1))
-    row = quick(task.f, law, [RLOO(8)], parameters, repeats=400).rows[0]
+    row = quick(
+        lambda x: (x[..., 0] * x[..., 2]).double(), chain, [RLOO(8)], parameters, repeats=400
+    ).rows[0]
     assert row.largest_z < 5.5
     assert row.logit_variance != row.logit_variance  # there are no fixed logits
 
 
 def test_f_that_depends_on_the_parameters() -> None:
     theta = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
-    task = GradientSampler(lambda x: (x * theta.exp()).sum(-1), bits, [theta])
-    assert not task.vectorised
     p = theta.detach().sigmoid()
     exact = theta.detach().exp() * (p * (1 - p) + p)
-    torch.testing.assert_close(task.exact(), exact)
-    torch.testing.assert_close(task.gradients(Exact(), 2)[0], exact.expand(2, -1))
+    row = quick(lambda x: (x * theta.exp()).sum(-1), bits, [Exact()], [theta], reference=exact)
+    assert row.rows[0].bias < 1e-12
 
 
 def test_parameters_are_found_and_left_alone() -> None:
@@ -282,18 +260,19 @@ def test_estimates_that_are_not_finite_are_left_out() -> None:
     """A row of NaN would spoil the order of the others."""
 
     class Overflowing(RLOO):
-        def __call__(self, *arguments: object, **options: object) -> Tensor:
-            return super().__call__(*arguments, **options) * torch.inf
+        def estimate(self, *arguments: Any) -> catlog.Estimate:
+            value, surrogate, _ = super().estimate(*arguments)
+            return catlog.Estimate(value, surrogate * torch.inf)
 
     result = quick(f, bits(zeros(3)), {"a": Overflowing(), "b": RLOO()}, repeats=4)
     assert [row.name for row in result.rows] == ["b"]
     assert result.skipped == {"a": "its gradient is NaN or infinite"}
 
 
-class Watched(FromDraws, nn.Module):
+class Watched(catlog.Learner[Factors]):
     """RLOO that records whether every call was in training mode."""
 
-    unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
+    reference = "here"
     seen: ClassVar[list[bool]] = []
 
     def __init__(self, samples: int = 2) -> None:
@@ -301,16 +280,19 @@ class Watched(FromDraws, nn.Module):
         self.samples = samples
         self.register_buffer("memory", torch.zeros(()))
 
-    def forward(self, f: Function, q: Distribution, **options: object) -> Tensor:
+    def estimate(self, f: catlog.Evaluator, q: Factors, draw: catlog.Randomness) -> catlog.Estimate:
         self.seen.append(self.training)
-        return RLOO(self.samples)(f, q, **options)
+        return RLOO(self.samples).estimate(f, q, draw)
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
 
 
 def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
     Watched.seen.clear()
     quick(f, bits(zeros(3)), [Watched()], training=3, repeats=10)
-    # learning, ten estimates in one call, two warm-ups and a timed step
-    assert Watched.seen == [True] * 3 + [False] + [True] * 3
+    # learning, ten estimates, two warm-ups and a timed step
+    assert Watched.seen == [True] * 3 + [False] * 10 + [True] * 3
 
 
 # Modes
@@ -408,13 +390,14 @@ def test_seldom_corrections_are_measured_in_proportion() -> None:
     assert row.seconds == 2 + 2 / 4  # two draws, and two corrections in a quarter of the calls
     assert row.largest_z < 5.5
     assert row.estimator.corrects is None
-    task, mixture = GradientSampler(f, bits(theta)), Moments()
+    mixture = Moments()
     for corrects, repeats in ((True, 1000), (False, 3000)):
         E.corrects = corrects
-        gradients = task.gradients(E, repeats)[0]
-        mixture.add(gradients)
+        leaf = theta.clone().requires_grad_()
+        rows = [torch.autograd.grad(E(f, bits(leaf)), leaf)[0] for _ in range(repeats)]
+        mixture.add(torch.stack(rows))
         bound = 5.2 * sqrt((log(row.variance_high / row.variance) / NORMAL) ** 2 + 0.05**2)
-        assert abs(log(gradients.var(0).sum().item() / row.variance)) > bound
+        assert abs(log(torch.stack(rows).var(0).sum().item() / row.variance)) > bound
     assert mixture.error < 0.05
     assert abs(log(mixture.variance / row.variance)) < bound
 
@@ -461,7 +444,8 @@ def test_pooled_reference_excludes_the_estimator_itself() -> None:
 
 
 def test_given_reference() -> None:
-    exact = GradientSampler(f, bits(zeros(3))).exact()
+    theta = zeros(3)
+    (exact,) = torch.autograd.grad(Exact()(f, bits(theta)), theta)
 
     def against(reference: object) -> Comparison:
         return quick(f, bits(zeros(3)), [RLOO(4)], reference=reference, repeats=300)
@@ -518,7 +502,9 @@ def test_table_fits_the_width_and_keeps_the_column_that_decides(width: int) -> N
     lines = example().table(width).split("\n")
     assert max(map(len, lines)) <= width
     assert "variance x s" in lines[0]
-    assert [line.split()[0].partition("(")[0] for line in lines[1:4]] == ["RLOO", "IndeCateR", "GS"]
+    assert "bias ± noise" in lines[0]
+    names = ("RLOO", "IndeCateR", "GS")
+    assert all(line.startswith(name) for line, name in zip(lines[1:4], names, strict=True))
     assert all("0.0002" in line for line in lines[1:4])
     assert lines[4] == ""
     shown = re.split(" {2,}", lines[0].strip())
@@ -583,7 +569,7 @@ def test_errors(options: dict[str, object], message: str) -> None:
 def test_estimators_may_be_given_as_they_are_printed() -> None:
     texts = [
         "RLOO(4)",
-        "IndeCateR( 1, draws=latin, variables=2 )",
+        "IndeCateR( 1, sampling=latin, variables=2 )",
         "SlopeCateR(2)",
         "SlopeCateR(2)",
     ]
@@ -623,70 +609,7 @@ def test_labels() -> None:
     assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
 
 
-# The command
-
-MINE = """
-import torch
-from torch.distributions import Bernoulli, Independent
-
-def problem():
-    theta = torch.zeros(4, requires_grad=True)
-    return (lambda x: x.prod(-1)), (lambda t: Independent(Bernoulli(logits=t), 1)), [theta]
-
-def plain():
-    f, law, (theta,) = problem()
-    return f, law(theta)
-
-def nothing():
-    return 1
-
-def broken():
-    return torch.zeros(2).colour
-"""
-
-
-def test_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
-    few = "--repeats 10 --rounds 1"
-    chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
-    mine = "compare --problem my_problem_of_bits"
-    assert main(f"{mine}:problem {chosen} {few} --csv out.csv --plot out.png".split()) == 0
-    output = capsys.readouterr().out
-    assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, sampling='latin')", "CARMS(10)"))
-    assert output.endswith("Numbers: out.csv\nFigure: out.png\n")
-    assert max(map(len, output.splitlines())) <= 80
-    assert Path("out.csv").exists()
-    assert Path("out.png").exists()
-    assert main(f"{mine}:plain --estimators RLOO --samples 3 {few}".split()) == 0
-    assert "RLOO(3)" in capsys.readouterr().out
-    assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
-    assert "q: 4 independent bits." in capsys.readouterr().out
-    for command, message in (
-        (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
-        (f"{mine}:missing", "has no function 'missing'"),
-        ("compare --problem no_such_module:f", "there is no module 'no_such_module'"),
-        ("compare --problem :f", "':f' is not known"),
-        (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
-    ):
-        assert main(command.split()) == 2
-        assert message in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(RuntimeError, match="my_problem_of_bits:broken raised") as caught:
-        main(f"{mine}:broken".split())
-    assert isinstance(caught.value.__cause__, AttributeError)
-
-
-def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    options = "--estimators RLOO,IndeCateR --budget 100 --repeats 10 --rounds 1"
-    assert main(f"compare --problem ising {options}".split()) == 0
-    assert "Bias against the reference given" in capsys.readouterr().out
-    assert main(["compare", "--problem", "nonsense"]) == 2
-
-
-# The page and the benchmark
+# The page
 
 ROOT = Path(__file__).parents[2]
 
@@ -702,7 +625,7 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     row = r"^(\w+\(.*?\)(?: \(b\))?) +([\d.e-]+) "
     assert len(re.findall(row, capsys.readouterr().out, re.MULTILINE)) == 8
     exec(blocks[1], names)
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert "Take " in capsys.readouterr().out
     exec(blocks[2], names)
     assert names["steps"]
     assert isinstance(names["advice"], Advice)
@@ -729,11 +652,16 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
     q = bits(torch.zeros(2, requires_grad=True))
     baselines = [lambda fx: 0.0, lambda fx: 1.0]
     twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
-    for pair in (twins, [catlog.estimators.DoubleCV(2, alpha=0.1), catlog.estimators.DoubleCV(2, alpha=0.5)]):
+    for pair in (
+        twins,
+        [catlog.estimators.DoubleCV(2, alpha=0.1), catlog.estimators.DoubleCV(2, alpha=0.5)],
+    ):
         with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
             quick(lambda x: x.sum(-1), q, pair, repeats=2)
     settings = {"repeats": 2, "training": 1}
-    gaps = [catlog.estimators.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
+    gaps = [
+        catlog.estimators.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)
+    ]
     assert len(quick(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
     same = [catlog.RLOO(2), catlog.RLOO(2)]
     assert len(quick(lambda x: x.sum(-1), q, same, **settings).rows) == 1

@@ -135,8 +135,7 @@ def test_reasons_begin_with_what_went_wrong() -> None:
     with pytest.raises(ValueError, match=r"^advise: no candidate could be used\. \w+\(") as error:
         ASK["advise"](lambda x: torch.full(x.shape[:-1], torch.nan), bits(4, 5))
     message = str(error.value)
-    assert message.count("f must return finite numbers") == 3
-    assert "it is biased" not in message
+    assert message.count("its gradient is NaN or infinite") == 3
     assert message.endswith("others.")
 
 
@@ -148,7 +147,9 @@ def test_more_points_than_python_prints() -> None:
     result = ASK["compare"](lambda x: x.mean(-1), q, estimators=[catlog.RLOO(2), catlog.Exact()])
     assert result.skipped["Exact()"].startswith("q has about 10^6020 points")
     with pytest.raises(NotImplementedError, match=r"has about 10\^6020 points"):
-        catlog.distributions.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=20000).enumerate_support()
+        catlog.distributions.MarkovChain(
+            torch.zeros(2), torch.zeros(2, 2), length=20000
+        ).enumerate_support()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -164,11 +165,9 @@ def test_noise_is_not_taken_for_rounding(dtype: torch.dtype) -> None:
 def test_advice_for_sixteen_bits_sees_the_noise() -> None:
     logits = torch.linspace(-1, 1, 20, dtype=torch.bfloat16).view(4, 5).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
-    candidates = [catlog.diagnostics.Candidate(catlog.RLOO())]
     advice = catlog.advise(
-        lambda x: x.float().sum(-1).sin().bfloat16(), q, budget=30, candidates=candidates
+        lambda x: x.float().sum(-1).sin().bfloat16(), q, budget=30, candidates=[catlog.RLOO()]
     )
-    assert "no noise" not in str(advice)
     assert advice.trials[0].variance > 0
 
 
@@ -193,7 +192,7 @@ def test_wrong_arguments_are_named() -> None:
             catlog.compare(f, q, estimators)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="estimators: at least one is needed"):
         catlog.compare(f, q, [])
-    with pytest.raises(TypeError, match="candidates: estimators or Candidates are needed"):
+    with pytest.raises(TypeError, match="candidates: names or estimators are needed"):
         catlog.advise(f, q, candidates=[catlog.RLOO])  # type: ignore[list-item]
 
 

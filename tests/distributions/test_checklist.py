@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
+from catlog.core.copies import Copies
 from catlog.core.dependent import DependentFactors
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
 from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture
 from catlog.distributions.bit_counts import flow
-from catlog.distributions.copies import Copies
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
 from support.samplers import cells, combine
@@ -91,7 +91,10 @@ def test_log_prob(case: StructuredCase) -> None:
     close(chosen(law.ordered, law.ordered.raw_logits(index), index), wanted)
     if not law.ordered.incremental:
         blocks = range(len(law.ordered.blocks))
-        close(chosen(law.ordered, [law.ordered.conditional(index, block) for block in blocks], index), wanted)
+        close(
+            chosen(law.ordered, [law.ordered.conditional(index, block) for block in blocks], index),
+            wanted,
+        )
     everywhere = law.log_prob(grid(law.ordered))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)
@@ -180,7 +183,10 @@ def test_extreme_logits_of_mixtures(name: str) -> None:
     close(log_probs[is_normal], wanted[is_normal])
     close(log_probs.exp().sum(), torch.ones_like(probs.sum()))
     close(law.ordered.entropy(), -torch.special.xlogy(probs, probs).sum())
-    close(law.ordered.marginals(), (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0))
+    close(
+        law.ordered.marginals(),
+        (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0),
+    )
     if "bits by probabilities" in name:  # those near 1 - exp(-80) are 1, even in float64
         assert gradient(log_probs[is_normal].sum(), theta).isfinite().all()
         return

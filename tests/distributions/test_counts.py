@@ -17,8 +17,8 @@ from torch.testing import assert_close
 
 import catlog
 from catlog import Exact, IndeCateR
+from catlog.core.counts import counts
 from catlog.distributions import lost_mass, truncated
-from catlog.distributions.counts import counts
 from catlog.estimators import CountDifferences
 from catlog.testing import z_limit
 from catlog.testing.cases import seeded

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
+from catlog.core import copies
 from catlog.core.view import name_of, view
-from catlog.distributions import copies, mixture
+from catlog.distributions import mixture
 from catlog.estimators import LEG, MAPO, RAM, VIMCO, SumAndSample, UnorderedSet, scater
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select, tape
@@ -174,7 +175,9 @@ def test_every_estimator_is_judged_on_every_distribution() -> None:
 
     RAM is left out where its noise cannot be listed.
     """
-    names = {name for name, cls in catlog.estimators.ESTIMATORS.items() if "structured" in cls.supports}
+    names = {
+        name for name, cls in catlog.estimators.ESTIMATORS.items() if "structured" in cls.supports
+    }
     assert names == {type(E).__name__ for E in ESTIMATORS.values()}
     tested = [parameter.values for parameter in [*PAIRS, *TOO_FEW_POINTS]]
     judged = {(type(E).__name__, case.name) for E, case in tested}

@@ -18,6 +18,7 @@ from torch.distributions import (
 )
 
 import catlog
+from catlog.core import conversion
 from catlog.core.categories import Kind
 from catlog.core.factors import IndependentFactors
 from catlog.core.ordered import PointForm
@@ -31,7 +32,6 @@ from catlog.distributions import (
     Node,
     Subset,
     component_first,
-    foreign,
     register_distribution,
 )
 from catlog.estimators import LEG
@@ -185,13 +185,15 @@ class BiasedCoin(Coin):
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "_CONVERSIONS", dict(foreign._CONVERSIONS))
+    monkeypatch.setattr(conversion, "_CONVERSIONS", dict(conversion._CONVERSIONS))
 
 
 @pytest.mark.usefixtures("clean")
 def test_a_users_distribution() -> None:
     logits = normals(3).requires_grad_()
-    with pytest.raises(TypeError, match=r"For other types there is catlog\.distributions\.register_distribution"):
+    with pytest.raises(
+        TypeError, match=r"For other types there is catlog\.distributions\.register_distribution"
+    ):
         catlog.RLOO(2)(lambda x: x, Coin(logits))
     register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
     register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))

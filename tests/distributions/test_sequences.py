@@ -103,7 +103,9 @@ def test_the_sweep_drops_what_has_ended() -> None:
     network = Recurrent()
     q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
     x = torch.tensor([[0, END, END, END]])
-    catlog.SCateR(1)(lambda x: x.double().sum(-1), q, x=x, generator=torch.Generator().manual_seed(0))
+    catlog.SCateR(1)(
+        lambda x: x.double().sum(-1), q, x=x, generator=torch.Generator().manual_seed(0)
+    )
     # First variable: the base alone. Second: the base and one alternative that has not ended.
     # Third: the base has ended, its two alternatives for the second variable have not.
     assert network.rows[:2] == [1, 2]

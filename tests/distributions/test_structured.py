@@ -365,11 +365,11 @@ BAD = {
     "node 'a': `cardinality` must be that of its table, 2, but it is 3": lambda: BayesianNetwork(
         {"a": Node([], zeros(2), cardinality=3)}
     ),
-    r"Categoricals: `cardinalities` must be a list of ints.* but \[2.5, 2\]": lambda: (
-        Categoricals(zeros(2, 3), [2.5, 2])
+    r"Categoricals: `cardinalities` must be a list of ints.* but \[2.5, 2\]": lambda: Categoricals(
+        zeros(2, 3), [2.5, 2]
     ),
-    "Categoricals: `cardinalities` must be a list of ints.* but 2 was given": lambda: (
-        Categoricals(zeros(2, 3), 2)
+    "Categoricals: `cardinalities` must be a list of ints.* but 2 was given": lambda: Categoricals(
+        zeros(2, 3), 2
     ),
     r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d": lambda: Autoregressive(
         lambda x, i: x, 3
@@ -383,11 +383,11 @@ BAD = {
     r"MarkovChain: `batch_shape` must be one that \(3,\) expands to, but it is \(4,\)": lambda: (
         MarkovChain(zeros(3, 2), zeros(2, 2), length=2).expand((4,))
     ),
-    r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)": lambda: (
-        Subset(zeros(3, 2), 1).expand(())
-    ),
-    "Categoricals: `logits` must be a list of tensors.* but str was given": lambda: (
-        Categoricals("abc")
+    r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)": lambda: Subset(
+        zeros(3, 2), 1
+    ).expand(()),
+    "Categoricals: `logits` must be a list of tensors.* but str was given": lambda: Categoricals(
+        "abc"
     ),
     r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given": lambda: (
         Categoricals([[0.0, 1.0]])

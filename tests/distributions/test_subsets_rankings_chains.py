@@ -150,8 +150,7 @@ def test_simple_on_independent_bits_is_straight_through() -> None:
     q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=theta), 1)
     x = q.sample((2,))
     simple, straight_through = (
-        E(lambda x: x.sum(-1).square(), q, x=x)
-        for E in (SIMPLE(2), catlog.StraightThrough(2))
+        E(lambda x: x.sum(-1).square(), q, x=x) for E in (SIMPLE(2), catlog.StraightThrough(2))
     )
     assert_same(simple, straight_through, theta)
 
@@ -614,9 +613,7 @@ BAD = {
     r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: Subset(
         zeros(2, 3), torch.tensor([1, 4])
     ),
-    r"at batch index \(1,\), but -2 was given": lambda: Subset(
-        zeros(2, 3), torch.tensor([1, -2])
-    ),
+    r"at batch index \(1,\), but -2 was given": lambda: Subset(zeros(2, 3), torch.tensor([1, -2])),
     "items that can be chosen, 1, but 2 was given": lambda: Subset(
         zeros(3), 2, torch.tensor([True, False, False])
     ),
@@ -682,16 +679,14 @@ BAD = {
         lambda x: torch.arange(3.0)[x.long().argmax(-1)],
         Subset(zeros(3, requires_grad=True), 1),
     ),
-    "Subset: `validate_args` must be True, False .* Tensor was given. .* `mask`": lambda: (
-        Subset(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    "Subset: `validate_args` must be True, False .* Tensor was given. .* `mask`": lambda: Subset(
+        zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool)
     ),
-    "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: (
-        PlackettLuce(zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool))
+    "PlackettLuce: `validate_args` must be .* Tensor was given. .* `mask`": lambda: PlackettLuce(
+        zeros(3), 1, validate_args=torch.ones(3, dtype=torch.bool)
     ),
-    r"lower by 1e\+09 than the best of its step.* Do masks contradict": lambda: (
-        LinearChainCRF(
-            torch.tensor([[0.0, -1e9], [-1e9, 0.0]]), torch.tensor([[0.0, -1e9], [0.0, 0.0]])
-        )
+    r"lower by 1e\+09 than the best of its step.* Do masks contradict": lambda: LinearChainCRF(
+        torch.tensor([[0.0, -1e9], [-1e9, 0.0]]), torch.tensor([[0.0, -1e9], [0.0, 0.0]])
     ),
     "LinearChainCRF: `validate_args` must be True, False or None": lambda: LinearChainCRF(
         zeros(2, 2), zeros(2, 2), validate_args=zeros(2)
@@ -711,9 +706,7 @@ BAD = {
     "Subset: `value` must be on cpu, where q is": lambda: Subset(zeros(2), 1).log_prob(
         torch.ones(2, dtype=torch.int64, device="meta")
     ),
-    "Subset: `value` must be a tensor .* list was": lambda: Subset(zeros(2), 1).log_prob(
-        [0, 1]
-    ),
+    "Subset: `value` must be a tensor .* list was": lambda: Subset(zeros(2), 1).log_prob([0, 1]),
     "points": lambda: catlog.Exact()(len, Subset(zeros(60), 30)),
 }
 

@@ -5,7 +5,6 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from catlog.evaluation.neighbours import differences
 from torch import nn
 from torch.distributions import Bernoulli, Independent
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,6 +24,7 @@ from catlog.functions import (
     ising,
 )
 from catlog.testing.cases import normals, seeded
+from support.changes import changes
 from support.gradients import assert_same as assert_same_estimates
 from support.laws import KINDS
 from support.operations import Operations
@@ -116,13 +116,13 @@ def test_table_equals_brute_force(name, kind, batch):
     """The tables of all variables, and of chosen ones."""
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3)
-    whole = differences(by_calls(f), x, f(x), law)
-    assert_same(differences(f, x, f(x), law), whole)
+    whole = changes(by_calls(f), x, law)
+    assert_same(changes(f, x, law), whole)
     possible = law.possible.expand(whole.shape)
     assert_same(f.neighbours(x)[possible], (whole + f(x)[..., None, None])[possible])
     chosen = normals(3, *batch, law.d).argsort(-1)[..., :2]
-    expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
-    assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
+    expected = changes(by_calls(f), x, law, chosen)
+    assert_same(changes(f, x, law, chosen), expected)
     rows = chosen[..., None].expand(expected.shape)
     assert_same(expected, whole.gather(-2, rows))
     assert_same(f.neighbours(x, chosen), f.neighbours(x).gather(-2, rows))
@@ -133,9 +133,9 @@ def test_table_equals_brute_force(name, kind, batch):
 def test_table_of_fresh_draws(name, kind, batch):
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3 * law.d)
-    expected = differences(by_calls(f), x, f(x), law, per_variable=True)
-    assert_same(differences(f, x, f(x), law, per_variable=True), expected)
-    whole = differences(by_calls(f), x, f(x), law).unflatten(0, (3, law.d))
+    expected = changes(by_calls(f), x, law, per_variable=True)
+    assert_same(changes(f, x, law, per_variable=True), expected)
+    whole = changes(by_calls(f), x, law).unflatten(0, (3, law.d))
     assert_same(expected, torch.stack([whole[:, i, ..., i, :] for i in range(law.d)], -2))
 
 
@@ -157,7 +157,7 @@ def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
 def test_one_variable(name, kind):
     f, _, law = build(name, kind, (4,), d=1)
     x = some_draws(law, 3)
-    assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
+    assert_same(changes(f, x, law), changes(by_calls(f), x, law))
 
 
 @cases
@@ -211,7 +211,7 @@ def test_network_flattens_a_matrix_of_bits():
     f, law = FirstLayerLinear(network(6), event_dims=2), view(q)
     x = some_draws(law, 3)
     assert f.neighbours(x).shape == (3, 5, 6, 2)
-    assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
+    assert_same(changes(f, x, law), changes(by_calls(f), x, law))
 
 
 def test_values_follow_their_definition():
@@ -286,7 +286,7 @@ def test_additive_work_is_linear_in_the_variables(kind):
             f.neighbours(x)
         table_work.append(operations.numbers)
         with Operations() as operations:
-            differences(by_calls(f), x, f(x), law)
+            changes(by_calls(f), x, law)
         brute_work.append(operations.numbers)
     assert table_work[1] < 2 * table_work[0]
     assert brute_work[1] > 3.5 * brute_work[0]
@@ -316,7 +316,8 @@ def test_rows_seen_by_the_function_of_a_sum(kind, k, weighted):
     q = LAWS[kind](normals(4, d, 3))
     x = some_draws(view(q), n)
     f = OfSum(g, k, normals(d) if weighted else None, kind == "one-hot")
-    f.table_checked = True
+    IndeCateR()(f, q, x=x)  # the first time, the table is compared with f
+    seen.clear()
     IndeCateR()(f, q, x=x)
     assert sum(seen) == n + n * (d * k if weighted else 2 * k - 1)
     seen.clear()
@@ -353,15 +354,15 @@ def test_units_that_are_off_are_left_out(case, batch):
     f = FirstLayerLinear(net, head, categories=k, chunk_size=chunk_size)
     law = view(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
     x = some_draws(law, 3)
-    expected = differences(by_calls(f), x, f(x), law)
+    expected = changes(by_calls(f), x, law)
     chosen = normals(3, *batch, d).argsort(-1)[..., : d - 5]
     with FlopCounterMode(display=False) as counter:
-        assert_same(differences(f, x, f(x), law), expected)
+        assert_same(changes(f, x, law), expected)
     with FlopCounterMode(display=False) as brute:
-        differences(by_calls(f), x, f(x), law)
+        changes(by_calls(f), x, law)
     assert counter.get_total_flops() < brute.get_total_flops() / 2
     assert_same(
-        differences(f, x, f(x), law, chosen=chosen),
+        changes(f, x, law, chosen),
         expected.gather(-2, chosen[..., None].expand(*chosen.shape, k)),
     )
 

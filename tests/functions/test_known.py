@@ -7,22 +7,14 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
-from catlog import (
-    RLOO,
-    CritiCateR,
-    Exact,
-    IndeCateR,
-    Reinforce,
-    ReinMax,
-    advise,
-    compare,
-    log_expectation,
-)
+import catlog
+from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, log_expectation
 from catlog.distributions import MarkovChain
 from catlog.estimators import DoubleCV
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
+from catlog.testing.settings import tape
 from support.gradients import assert_same
 from support.laws import bits, integers
 
@@ -81,7 +73,8 @@ def test_unbiased_in_any_state(E, case_name, part_name, state):
     case = CASES[case_name]
     if case.kind not in E.supports or (E.differentiates_f and part_name == "sum"):
         pytest.skip("not for this distribution")
-    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
+    (_, shape), *_ = tape(E, case.distribution(case.theta))
+    x, weight = outcomes(case, shape[0])
     start = known_function(case, part_name)
     STATES[state](start)
     theta = case.theta.clone().requires_grad_()
@@ -150,10 +143,9 @@ def test_the_table_is_the_difference_of_the_tables(variables):
     known.product.fill_(1.0), known.square.fill_(3.0)
     h = known.under(q)
     E = IndeCateR(2, variables=variables, control="none")
-    generator = torch.Generator().manual_seed(0)
     x = q.sample((2,))
-    chosen = {} if variables is None else {"chosen": torch.tensor([0, 3]).expand(2, 3, 2)}
-    fast, slow = (E(g, q, x=x, generator=generator, **chosen) for g in (h, lambda x: h(x)))
+    noise = None if variables is None else torch.tensor([0, 3]).expand(2, 3, 2)
+    fast, slow = (E(g, q, x=x, noise=noise) for g in (h, lambda x: h(x)))
     assert_same(fast, slow, logits, rtol=0, atol=1e-12)
 
 
@@ -182,8 +174,8 @@ def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
 def test_values_that_are_not_finite_teach_nothing():
     part = Additive(normals(5, 2))
     known = Known(lambda x: part(x) / 0, part)
-    q = bits(normals(4, 5))
-    RLOO(6, validate=False)(known.under(q), q)
+    q = bits(normals(4, 5), validate_args=False)
+    RLOO(6)(known.under(q), q)
     assert known.coefficient.item() == 1
 
 
@@ -217,7 +209,7 @@ def test_compiled_estimates_equal_eager_ones():
 
     def estimate(logits, x):
         q = bits(logits, validate_args=False)
-        return RLOO(3, validate=False)(known.under(q), q, x=x)
+        return RLOO(3)(known.under(q), q, x=x)
 
     x = Bernoulli(logits=logits.detach()).sample((3,))
     values = []
@@ -241,7 +233,9 @@ def test_bad_arguments_are_named():
         Known(part, part, coefficient=float("nan"))
     with pytest.raises(TypeError, match="does not know it for MarkovChain"):
         Known(part, part).under(MarkovChain(torch.zeros(2), torch.zeros(2, 2), 3))
-    with pytest.raises(TypeError, match="q: a distribution of independent categorical"):
+    with pytest.raises(
+        TypeError, match="q: a distribution of categorical variables is needed, but Normal"
+    ):
         Known(part, part).under(Normal(0.0, 1.0))
     q = bits(torch.zeros(3))
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
@@ -271,12 +265,15 @@ def test_compare_and_advise_subtract_the_part():
     q = bits(logits)
     settings = {"repeats": 20, "rounds": 1, "progress": False}
     plain, known = (
-        compare(f, q, [RLOO(2)], **settings).rows[0] for f in (lambda x: part(x), Known(part, part))
+        catlog.compare(f, q, [RLOO(2)], **settings).rows[0]
+        for f in (lambda x: part(x), Known(part, part))
     )
     assert plain.variance > 1e-3
     assert known.variance < 1e-25 * plain.variance
     assert known.bias < 1e-12
-    made = compare(Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings)
+    made = catlog.compare(
+        Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings
+    )
     assert made.rows[0].variance < 1e-25 * plain.variance
-    advice = advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
+    advice = catlog.advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
     assert advice.trials

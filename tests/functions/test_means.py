@@ -17,7 +17,8 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 import catlog
-from catlog import Exact, log_expectation, problems
+from catlog import Exact, log_expectation
+from catlog.core.view import view
 from catlog.distributions import Categoricals, MarkovChain
 from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
@@ -67,10 +68,10 @@ CASES = [
 
 def every_point(q, batch):
     """Return all points of q [points, *batch, *event]."""
-    view = catlog.distributions.factors.factors(q)
-    index = torch.tensor(list(product(*(range(size) for size in view.cardinalities))))
-    index = index.view(-1, *[1] * len(batch), view.d).expand(-1, *batch, view.d)
-    return view.point(index)
+    law = view(q)
+    index = torch.tensor(list(product(*(range(size) for size in law.cardinalities))))
+    index = index.view(-1, *[1] * len(batch), law.d).expand(-1, *batch, law.d)
+    return law.point(index)
 
 
 def brute_force(f, q, batch):
@@ -143,7 +144,7 @@ def test_f_is_not_called():
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("name", ["additive", "ising", "potts", "xor", "digit-sum", "mixed"])
 def test_problems_know_the_mean_of_their_structured_function(name, size):
-    problem = problems.make(name, size)
+    problem = catlog.problems.make(name, size)
     reference = problem.reference()
     assert reference.how == "closed form"
     value = Exact()(problem.structured, problem.q())
@@ -317,7 +318,7 @@ def test_a_subclass_with_another_forward_needs_another_mean():
         (
             torch.zeros(3),
             ValueError,
-            r"shape \(2\), a mean per batch element of q, but it returned \(3,\)",
+            r"shape \(2,\), a mean per batch element of q, but it returned \(3,\)",
         ),
         (1.0, ValueError, "returned float"),
         (torch.zeros(2, dtype=torch.int64), TypeError, "f.expectation must return floats"),
@@ -351,7 +352,7 @@ def test_float32_and_compiled():
     f = OfSum(lambda total: total == 1300, categories=10)
 
     def mean(logits):
-        return Exact(validate=False)(f, integers(logits, validate_args=False))
+        return Exact()(f, integers(logits, validate_args=False))
 
     value = mean(logits)
     compiled = torch.compile(mean, fullgraph=True, backend="eager")(logits)

@@ -48,7 +48,7 @@ def test_the_workflow_tests_the_supported_pythons() -> None:
 ELSEWHERE = {"jupyter", "trl", "verl", "playwright"}  # of pages, in no extra of ours
 SAYS = re.compile(r"pip install +(?:-c \S+ +)?(?:'([^']+)'|([\w-]+|\.(?=\s)))")
 TEXTS = [
-    *(path for name in ("parallel", "pyro", "language_models", "diagnostics") for path in
+    *(path for name in ("functions", "pyro", "language_models", "diagnostics") for path in
       (ROOT / "src" / "catlog" / name).rglob("*.py")),
     *(ROOT / "examples").rglob("*.py"),
     *(ROOT / "docs").glob("*.md"),

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from catlog.distributions.factors import factors
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 import catlog
+from catlog.core.view import view
 
 torchrl = pytest.importorskip(
     "torchrl.modules", reason="torchrl is not installed: run `make test-peers`"
@@ -31,7 +31,7 @@ def test_the_view_has_torchrls_probabilities_and_points(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 4, dtype=torch.float64, generator=generator).requires_grad_()
     q, probs = distributions(logits)[name]
-    law = factors(q)
+    law = view(q)
     torch.testing.assert_close(law.probs.view(2, 4), probs, rtol=0, atol=1e-12)
     number = torch.tensor([[2, 3]])  # a possible point
     point = law.point(number.view(1, 2, 1))

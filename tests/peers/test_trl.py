@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import catlog
+from catlog.language_models import advantages
 
 trl = pytest.importorskip("trl", reason="trl is not installed: `pip install trl`")
 transformers = pytest.importorskip("transformers")
@@ -92,7 +93,7 @@ def test_the_trainer_of_the_page_trains(estimator: str, tmp_path: Path) -> None:
         rewards = torch.tensor(reward(texts))
         groups = [tuple(prompt) for prompt in inputs["prompt_ids"].tolist()]  # in a new order
         extra = {"tokens": ids} if estimator == "criticater" else {}
-        wanted = catlog.language_models.advantages(rewards, groups, mask, estimator=estimator, **extra)
+        wanted = advantages(rewards, groups, mask, estimator=estimator, **extra)
         torch.testing.assert_close(inputs["advantages"], wanted, rtol=0, atol=1e-5)
     assert any(inputs["advantages"].abs().max() > 0.1 for inputs in seen)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

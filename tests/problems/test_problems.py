@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from catlog.diagnostics.rebuilding import kind_of
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
@@ -32,7 +31,7 @@ def brute_force(problem: problems.Problem) -> tuple[Tensor, tuple[Tensor, ...]]:
     q = problem.q()
     sizes = view(q).cardinalities
     index = torch.cartesian_prod(*(torch.arange(size) for size in sizes))
-    x = torch.nn.functional.one_hot(index, max(sizes)) if kind_of(q) == "one-hot" else index
+    x = torch.nn.functional.one_hot(index, max(sizes)) if view(q).kind == "one-hot" else index
     x = x.to(q.sample().dtype)
     batch = q.batch_shape
     x = x.reshape(len(x), *(1 for _ in batch), *q.event_shape).expand(
@@ -177,7 +176,11 @@ def test_pooled_references_are_right_within_their_error(name):
     A mean that is wrong by 12 standard errors is always detected.
     """
     problem = problems.make(name)
-    E = catlog.RLOO(samples=20) if name == "chain" else catlog.IndeCateR(samples=4, sampling="latin")
+    E = (
+        catlog.RLOO(samples=20)
+        if name == "chain"
+        else catlog.IndeCateR(samples=4, sampling="latin")
+    )
     pooled, exact = problem.pool(E, 500), problem.reference()
     assert not pooled.exact
     assert pooled.how == "pooled"
@@ -271,7 +274,9 @@ def test_mixed_has_masks_of_two_kinds(size):
 def test_every_suitable_estimator_accepts_the_problem(name):
     problem = problems.make(name)
     q = problem.q()
-    usable = [cls() for cls in catlog.estimators.ESTIMATORS.values() if kind_of(q) in cls.supports]
+    usable = [
+        cls() for cls in catlog.estimators.ESTIMATORS.values() if view(q).kind in cls.supports
+    ]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
     torch.manual_seed(0)

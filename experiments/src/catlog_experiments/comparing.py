@@ -88,8 +88,6 @@ class Advise(Checked):
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0
     """Seconds that a training step takes apart from the estimate and its gradients."""
-    fixed: bool = False
-    """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"
     """The size of a problem of the suite."""
     seed: Counted = 0
@@ -97,7 +95,7 @@ class Advise(Checked):
 
     def __call__(self) -> int:
         f, q, parameters, _ = load_problem(self.problem, self.size)
-        names = ("budget", "biased", "fixed", "seed")
+        names = ("budget", "biased", "seed")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         print(advise(f, q, parameters, step=self.step_seconds, **settings))
         return 0

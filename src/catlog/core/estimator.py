@@ -23,9 +23,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..distributions.counts import Counts
 from .categories import Kind
 from .checks import check_count
+from .counts import Counts
 from .dependent import DependentFactors
 from .evaluator import Evaluator, Function
 from .factors import Bits, Factors, IndependentFactors, OneHots

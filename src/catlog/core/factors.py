@@ -525,8 +525,9 @@ class Bits(RelaxableFactors):
         return (bits * self.odds).sum(-1) - softplus(self.odds).sum(-1)
 
     def mean(self, table: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch d"]:
-        zero, one = table.unbind(-1)
-        return torch.lerp(zero, one, self.one.to(zero.dtype))
+        dtype = torch.promote_types(table.dtype, self.real)  # f may be wider than q, or narrower
+        zero, one = table.to(dtype).unbind(-1)
+        return torch.lerp(zero, one, self.one.to(dtype))
 
     def with_gradient(self, gradient: Float[Tensor, "*batch d 2"]) -> Float[Tensor, "*batch"]:
         zero, one = gradient.detach().unbind(-1)

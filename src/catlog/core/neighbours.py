@@ -1,5 +1,6 @@
 """f at every single-variable change of x: evaluated in chunks, or read from f's own table."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -80,10 +81,10 @@ class Neighbours:
             return torch.stack([bit * change, (1 - bit) * change], -1)
         table = self._changes(self._own_table().to(self.fx.dtype))
         if can_inspect(self.q.validate, table):
-            lasting = getattr(self.f.f, "lasting", self.f.f)
-            if lasting not in COMPARED:
+            if not self._agreed():
                 self._compare(table)
-                COMPARED.add(lasting)
+                with suppress(TypeError):  # f has no room for a note: compared at every call
+                    COMPARED.add(getattr(self.f.f, "lasting", self.f.f))
         return table
 
     def total(self) -> Float[Tensor, "*batch d k"]:
@@ -104,9 +105,14 @@ class Neighbours:
     def _is_compared(self) -> bool:
         if not has_table(self.f.f):
             return False
-        return not can_inspect(self.q.validate, self.fx) or (
-            getattr(self.f.f, "lasting", self.f.f) in COMPARED
-        )
+        return not can_inspect(self.q.validate, self.fx) or self._agreed()
+
+    def _agreed(self) -> bool:
+        """Return whether f's table was found to agree with f, at an earlier call."""
+        try:
+            return getattr(self.f.f, "lasting", self.f.f) in COMPARED
+        except TypeError:  # it cannot be hashed
+            return False
 
     def _are_flips(self) -> bool:
         """Return whether all bits of all draws are changed: a case with little arithmetic."""

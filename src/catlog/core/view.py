@@ -2,10 +2,10 @@
 
 from torch.distributions import Distribution, Independent
 
-from ..distributions.counts import counts
-from ..distributions.foreign import converted
 from .categories import Kind
 from .checks import check_outputs, is_checked
+from .conversion import converted
+from .counts import counts
 from .dependent import DependentFactors
 from .factors import Factors, RelaxableFactors, independent
 from .ordered import Ordered

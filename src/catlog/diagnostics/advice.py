@@ -196,7 +196,9 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
             pilot.skipped.setdefault(name, "the pilot had no time for it")
         elif arm.E.unbiased and name not in scores:
             pilot.skipped[name] = ZERO
-    if not scores:
+    if not any(score.value < inf for score in scores.values()):
+        no_value = dict.fromkeys(scores, "its gradient is NaN or infinite")
+        pilot.skipped = no_value | pilot.skipped
         reasons = joined_reasons(pilot.skipped)
         biased = [name for name, arm in pilot.arms.items() if not arm.E.unbiased]
         if biased:

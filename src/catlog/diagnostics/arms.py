@@ -174,7 +174,8 @@ def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
     """Return the estimators by name."""
     if estimators is None:
         estimators = list(ESTIMATORS)
-    if isinstance(estimators, str | Estimator) or not hasattr(estimators, "__iter__"):
+    is_scalar = getattr(estimators, "shape", None) == ()
+    if isinstance(estimators, str) or not hasattr(estimators, "__iter__") or is_scalar:
         raise TypeError(
             f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
             "list, [...]."

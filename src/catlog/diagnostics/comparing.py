@@ -224,8 +224,8 @@ def _arms(
             has_own_name = name not in (label(E), type(E).__name__)
             arm = Arm(copy, task.evaluations(copy), task.generator(seed + 1 + len(arms)))
             arms[name if has_own_name else label(copy)] = arm
-        except (ValueError, TypeError) as error:  # of the estimator's own checks, too
-            skipped[name] = str(error).rstrip(".")
+        except ERRORS as error:  # of the estimator's own checks, too
+            skipped[name] = first_sentence(error)
     return arms, skipped
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..core.abilities import has_table
 from ..core.checks import check_function
+from ..core.counts import FAMILIES, Counts, counts
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import Factors, IndependentFactors, RelaxableFactors, base_distribution
@@ -22,7 +23,6 @@ from ..core.left_alone import left_alone, modules_of
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import relaxable, view
-from ..distributions.counts import FAMILIES, Counts, counts
 from ..distributions.network_checks import rounding
 from ..estimators import Exact
 

@@ -12,14 +12,16 @@ from torch import Tensor
 # 16 bits are computed in float32 and rounded at the end; wider ones add up many roundings.
 ROUNDING = 64
 ROUNDING_OF_16_BITS = 2
+LEAST_WAITING, MOST_WAITING = 4, 2**20  # additions, and numbers: 8 MB
 
 
 class Moments:
     r"""Mean and variance of independent vectors :math:`g_r`.
 
     The variance is the sum over all entries, :math:`\sum_j \operatorname{Var} g_j`. Sums are taken
-    about the mean of the first part, so nothing cancels. The relative standard error of the
-    variance is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
+    about the mean c of the rows that were added before anything was read (of large ones, the first
+    few), so nothing cancels. The relative standard error of the variance is that of the mean of
+    :math:`\lVert g_r - c \rVert^2` (delta method).
 
     If the vectors are of several kinds, each of which occurs with a known probability, mean and
     variance are those of a vector whose kind is random. A row has a vector of each kind.
@@ -37,24 +39,35 @@ class Moments:
     def __init__(self, shares: Sequence[float] = (1.0,)) -> None:
         self.count = 0
         self.shares = torch.tensor(shares, dtype=torch.float64)
-        self._lengths: list[Tensor] = []
         self.rounding = 0.0  # relative error of a number that is taken for rounding
+        self._waiting: list[Tensor] = []
+        self._lengths: list[Tensor] = []
 
     def add(self, rows: Float[Tensor, "r *kinds entries"]) -> None:
         """Add rows, each with a vector of every kind."""
         for name, attribute in vars(type(self)).items():
             if isinstance(attribute, cached_property):
                 self.__dict__.pop(name, None)
-        vectors = rows.detach().double().reshape(len(rows), len(self.shares), -1)
         if self.count == 0:
             units = ROUNDING_OF_16_BITS if rows.dtype.itemsize == 2 else ROUNDING
             self.rounding = units * torch.finfo(rows.dtype).eps
             self.shares = self.shares.to(rows.device)
+        self._waiting.append(rows.detach().double().reshape(len(rows), len(self.shares), -1))
+        self.count += len(rows)
+        if len(self._waiting) >= LEAST_WAITING and self.count * rows[0].numel() > MOST_WAITING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add what waits to the sums, about its mean if it is the first."""
+        if not self._waiting:
+            return
+        vectors = torch.cat(self._waiting)
+        self._waiting.clear()
+        if not self._lengths:
             self._centre = self.shares @ vectors.mean(0)
             self._total = torch.zeros_like(vectors[0])
             self._squares = torch.zeros_like(vectors[0])
         centred = vectors - self._centre
-        self.count += len(centred)
         self._total += centred.sum(0)
         squares = centred.square()
         self._squares += squares.sum(0)
@@ -63,11 +76,13 @@ class Moments:
     @cached_property
     def mean(self) -> Float[Tensor, "entries"]:
         """The mean."""
+        self._settle()
         return self._centre + self.shares @ self._total / self.count
 
     @cached_property
     def mean_variances(self) -> Float[Tensor, "entries"]:
         """The variance of every entry of the mean."""
+        self._settle()
         if self.count < 2:
             return torch.full_like(self._centre, inf)
         by_kind = (self._squares - self._total.square() / self.count).clamp(min=0)
@@ -100,13 +115,6 @@ class Moments:
         """Return the squared norm of the mean plus a known vector, minus the noise in it."""
         mean = self.mean if shift is None else self.mean + shift
         return max(0.0, float(mean.square().sum()) - self.mean_variance)
-
-    @cached_property
-    def dimensions(self) -> float:
-        """How many entries share the variance: its square over the sum of the squared variances."""
-        variances = self.variances
-        squares = float(variances.square().sum())
-        return float(variances.sum()) ** 2 / squares if squares > 0 else 1.0
 
     @cached_property
     def error(self) -> float:

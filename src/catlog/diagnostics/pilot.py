@@ -1,8 +1,7 @@
 """Candidates that take turns on f and q, until they are known or the time is over."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from math import exp, hypot, inf
+from math import exp, hypot, inf, log2
 from typing import NamedTuple
 
 import torch
@@ -33,8 +32,9 @@ Step = Callable[[AnyEstimator], object]
 
 MOMENTUM_STEPS = 10  # that momentum averages, and their noise with them
 BIAS_WEIGHT = 100  # momentum does not average a bias
-FIRST_ROUNDS = 8
-STAGES = ((8, 3.0), (24, 2.0), (64, 2.0))  # rounds, and how much worse than the best may continue
+# Rounds, and how much worse than the best an arm may be that continues.
+STAGES = ((4, 4.0), (8, 3.0), (24, 2.0), (64, 2.0))
+FIRST_ROUNDS = STAGES[0][0]
 LEAST_BUDGET = 64  # evaluations
 SHARE = 0.1  # of the pilot's time that a candidate may take in the first rounds
 GROUPS = 8  # of batch elements, whose gradients show the noise of the minibatch
@@ -72,6 +72,8 @@ class Pilot:
         rest: seconds of a step apart from the estimate and its gradients.
         miss: seconds that f takes for an unseen point beyond those for a seen one, if it keeps its
             values.
+        per_point: seconds that f takes for a further point.
+        leading: seconds of a step of the best arm so far.
         minibatch: the variance that the choice of the minibatch gives to the gradient.
     """
 
@@ -86,7 +88,8 @@ class Pilot:
         self.alive: list[str] = []
         self.skipped: dict[str, str] = {}
         self.times_whole_steps = False
-        self.miss = self._miss()
+        self.leading = 0.0
+        self.miss, self.per_point = self._probe()
         self.minibatch = 0.0
         self._penalty: Tensor | None = None
         if task.penalty is not None:
@@ -95,16 +98,28 @@ class Pilot:
             self._penalty = flat(gradients).double()
 
     @torch.no_grad()
-    def _miss(self) -> float:
-        """Return what a point that f has not seen costs beyond one that it has, if f keeps values.
+    def _probe(self) -> tuple[float, float]:
+        """Return what a point that f has not seen costs beyond one that it has, if f keeps values,
+        and what a further point costs.
 
         The pilot asks for the same points often, if q is sharp or has few; training moves on.
         """
-        first, second, third = (self.task.draws(1, seed) for seed in range(3))
-        calls = (first, first, second, second, third)
-        times = [self.task.timed(partial(self.task.f, x.clone()))[0] for x in calls]
-        seen, unseen = max(times[1], times[3]), min(times[2], times[4])
-        return unseen - seen if unseen > CACHED * seen and unseen > 1e-4 else 0.0
+        numbers = iter(range(100))
+
+        def seconds(x: Tensor) -> float:
+            return self.task.timed(lambda: self.task.f(x.clone()))[0]
+
+        def miss() -> tuple[float, float]:
+            x = self.task.draws(1, next(numbers))
+            unseen, seen = seconds(x), seconds(x)
+            return (unseen - seen if unseen > CACHED * seen and unseen > 1e-4 else 0.0), unseen
+
+        miss()  # to warm up
+        extra, unseen = miss()
+        if extra > 0:
+            extra = min(extra, miss()[0])
+        further = seconds(self.task.draws(3, next(numbers)))
+        return extra, max(0.0, further - unseen) / 2
 
     def enter(
         self, chosen: Sequence[AnyEstimator], budget: int | None, biased: bool, seed: int
@@ -122,7 +137,10 @@ class Pilot:
             if not (E.unbiased or biased):
                 reason = "it is biased; biased=True shows it"
             if reason is None:
-                evaluations = task.evaluations(E)
+                try:
+                    evaluations = task.evaluations(E)
+                except ERRORS as error:
+                    reason = first_sentence(error)
                 if has_table(task.f):  # which is read, at about the cost of an evaluation per entry
                     entries = getattr(E, "samples", evaluations) * (1 + factors.k)
                     evaluations = min(evaluations, entries)
@@ -145,10 +163,11 @@ class Pilot:
                 deferred.append(name)
             else:
                 self.observe(name)
+                self.leading = min(map(self.seconds, self.tried()), default=0.0)
         self.alive = [name for name in self.alive if name not in deferred]
         self.rounds(FIRST_ROUNDS - 1)
         self.measure_minibatch()
-        for name in deferred:
+        for name in sorted(deferred, key=self._seconds_per_evaluation):
             self._try_late(name)
         for number, (rounds, factor) in enumerate(STAGES):
             if number:
@@ -181,7 +200,9 @@ class Pilot:
     def _try_late(self, name: str) -> None:
         """Try an arm with long steps, if it could win and there is time."""
         seconds, scores = self.predicted(name), self.scores()
-        if scores and self.floor() * seconds > min(score.value for score in scores.values()):
+        best = min(scores, key=lambda name: scores[name], default=None)
+        self.leading = self.seconds(self.arms[best]) if best else self.leading
+        if best and self.floor() * seconds > scores[best].value:
             self.skipped[name] = "too slow to win even without noise"
         elif self.time_left() < FIRST_ROUNDS * seconds:
             self.skipped[name] = "the pilot had no time for it"
@@ -190,6 +211,11 @@ class Pilot:
             for _ in range(FIRST_ROUNDS):
                 if name in self.alive:
                     self.observe(name)
+
+    def _seconds_per_evaluation(self, name: str) -> tuple[int, int]:
+        """Return what orders late arms: with many draws first, if these are nearly free."""
+        evaluations = max(1, self.arms[name].evaluations)
+        return round(log2(max(1e-9, self.predicted(name)) / evaluations)), evaluations
 
     def _time_whole_steps(self) -> None:
         """From now on time the user's step, with the arms that are left. The first may compile."""
@@ -244,12 +270,12 @@ class Pilot:
     # Time
 
     def tried(self, least: int = 1) -> list[Arm]:
-        """Return the arms that made so many estimates."""
-        return [arm for arm in self.arms.values() if arm.in_parameters.count >= least]
+        """Return the arms that made so many estimates, and at least one step."""
+        arms = self.arms.values()
+        return [arm for arm in arms if arm.times and arm.in_parameters.count >= least]
 
     def time_left(self) -> float:
-        least = min((self.seconds(arm) for arm in self.arms.values() if arm.times), default=0.0)
-        return self.deadline(least) - self.task.clock()
+        return self.deadline(self.leading) - self.task.clock()
 
     def seconds(self, arm: Arm) -> float:
         """Return the least time of an arm's step."""
@@ -260,14 +286,15 @@ class Pilot:
         known = max(self.tried(), key=lambda arm: arm.evaluations, default=None)
         if known is None:
             return 0.0
-        return self.seconds(known) * self.arms[name].evaluations / max(1, known.evaluations)
+        further = self.arms[name].evaluations - known.evaluations
+        return self.seconds(known) + (self.per_point + self.miss) * max(0, further)
 
     # Scores
 
     def unbiased(self) -> list[Arm]:
         """Return the unbiased arms whose estimates say something: not those that saw only zeros,
         as with a sparse f, where others saw more."""
-        known = [arm for arm in self.tried(2) if arm.E.unbiased and arm.times]
+        known = [arm for arm in self.tried(2) if arm.E.unbiased]
         return [arm for arm in known if bool(arm.in_parameters.mean.any())] or known
 
     def reference(self) -> Moments:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from ..core.checks import check_function
+from ..core.conversion import converted
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import base_distribution, given_form, unclamped_logits
@@ -19,7 +20,6 @@ from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import view
 from ..distributions.categoricals import Categoricals
-from ..distributions.foreign import converted
 from ..estimators import Exact
 from ..functions.known import Known
 
@@ -91,9 +91,10 @@ class Task:
                 f"q: its batch {tuple(self.q.batch_shape)} is empty, so there is no gradient to "
                 "measure. Give a batch with at least one distribution."
             )
-        self.factors.validate = False  # NaN is left to the estimators, which may allow it
         with torch.no_grad():
             self.knows_mean = Evaluator(self.f, self.factors).mean() is not None
+        self.loss(torch.ones(self.factors.batch_shape, device=self.device))  # raises if it is wrong
+        self.factors.validate = False  # values that are NaN are left to the estimators
         of_f = graph_leaves(Evaluator(self.f, self.factors)(self.draws(1)))
         others = [leaf for leaf in of_f if not _is_among(leaf, leaves)]
         self.leaves = (*self.parameters, *others)
@@ -173,7 +174,7 @@ class Task:
 
     def exact(self) -> Float[Tensor, "parameters"]:
         """Return the exact gradient, by enumeration unless f knows its mean."""
-        value, _ = self.estimate(Exact(limit=self.points), None)
+        value, _ = self.estimate(Exact() if self.knows_mean else Exact(limit=self.points), None)
         return flat(gradients_in(value, self.parameters, retain=not self.rebuilds_q)).double()
 
     def check_mean(self, limit: int = MOST_CHECKED) -> None:

@@ -1,11 +1,12 @@
-"""The distributions that q may be, and the views through which estimators read it."""
+"""The distributions that q may be, besides those of torch."""
 
+from ..core.conversion import register_distribution
 from ..core.ordered import Ordered
+from . import torchrl  # registers its distributions
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
 from .counts import lost_mass, truncated
-from .foreign import register_distribution
 from .linear_chain_crf import LinearChainCRF
 from .markov_chain import MarkovChain
 from .mixture import MixtureOfProducts, component_first

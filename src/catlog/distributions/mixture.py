@@ -7,11 +7,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
+from ..core.conversion import converted, register_distribution
 from ..core.factors import IndependentFactors, independent
 from ..core.ordered import Ordered, PointForm
 from .bayesian_network import BayesianNetwork, Node
 from .bit_counts import IMPOSSIBLE, LARGEST
-from .foreign import converted, register_distribution
 
 
 class MixtureOfProducts(Ordered):
@@ -140,7 +140,7 @@ def _components(mixture: Any) -> IndependentFactors:
 
 def _factors(q: Any) -> IndependentFactors:
     factors = independent(q)
-    if factors is None:
+    if not isinstance(factors, IndependentFactors):
         raise TypeError(
             "mixture: its components must be Bernoulli, Categorical or OneHotCategorical, each "
             "alone or inside Independent, or catlog.distributions.Categoricals, but "

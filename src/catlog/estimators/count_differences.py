@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_device
+from ..core.counts import Counts
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
 from ..core.randomness import Randomness, seeded_from
 from ..core.settings import Count
 from ..core.tracing import can_inspect
-from ..distributions.counts import Counts
 
 
 class CountDifferences(Estimator[Counts]):

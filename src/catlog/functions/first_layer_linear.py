@@ -107,6 +107,10 @@ class BernoulliCrossEntropy(nn.Module):
         return values
 
 
+class _Settings:
+    """The settings with which a network was read."""
+
+
 class FirstLayerLinear(nn.Module):
     r"""A network that starts with a linear layer, followed by a reduction to one value per point.
 
@@ -206,21 +210,14 @@ class FirstLayerLinear(nn.Module):
                 )
 
     @property
-    def table_checked(self) -> bool:
-        """Whether a table of this network with these settings was compared with f.
+    def lasting(self) -> "_Settings":
+        """What stands for f between calls, so that its table is compared with f once.
 
-        The note is kept on the network, because heads change from step to step.
+        It is kept on the network, because heads change from step to step.
         """
-        return self._reads() in self.network.__dict__.get("_tables_checked", ())
-
-    @table_checked.setter
-    def table_checked(self, checked: bool) -> None:
-        known = self.network.__dict__.setdefault("_tables_checked", set())
-        (known.add if checked else known.discard)(self._reads())
-
-    def _reads(self) -> tuple[object, ...]:
         head = type(self.head).__qualname__
-        return (self.one_hot, self.categories, self.event_dims, self.precision, head)
+        reads = (self.one_hot, self.categories, self.event_dims, self.precision, head)
+        return self.network.__dict__.setdefault("_tables", {}).setdefault(reads, _Settings())
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))

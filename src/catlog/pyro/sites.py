@@ -21,11 +21,11 @@ from torch.distributions import (
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
+from ..core.conversion import converted
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
 from ..core.view import view as view_of
 from ..distributions import Categoricals
-from ..distributions.foreign import converted
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 

@@ -9,9 +9,6 @@ from torch import Tensor
 import catlog
 from catlog.estimators import MemoryCateR
 from catlog.estimators.memorycater import (
-    critic_means,
-    critic_values,
-    encoded,
     slots_for,
     write_slots,
 )
@@ -41,22 +38,6 @@ def test_unbiased_in_any_state(case: Case, seed: int) -> None:
     for f in FUNCTIONS.values():
         got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
         torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-12)
-
-
-def test_mean_of_the_critic_is_its_sum_over_points() -> None:
-    generator = seeded()
-    points = encoded(torch.randint(0, 3, (2, 5, 2), generator=generator), 3)
-    weight = torch.randn(2, 2, 5, generator=generator).double()
-    rho = torch.tensor([[0.7, 0.1], [0.2, 0.9]]).double()
-    probs = torch.rand(2, 4, 2, 3, generator=generator).double()
-    probs /= probs.sum(-1, keepdim=True)
-    space = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-    critic = critic_values(encoded(space, 3).expand(2, 9, 6), points, weight, rho, 2)
-    chance = probs[:, :, 0, space[:, 0]] * probs[:, :, 1, space[:, 1]]
-    exact = torch.einsum("cjx,cnx->cjn", critic, chance)
-    torch.testing.assert_close(
-        critic_means(probs.flatten(-2), points, weight, rho, 2), exact, rtol=1e-12, atol=1e-12
-    )
 
 
 def test_no_variance_where_all_points_are_remembered() -> None:

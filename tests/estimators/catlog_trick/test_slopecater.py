@@ -13,9 +13,6 @@ from torch.distributions import Distribution
 import catlog
 from catlog import SlopeCateR
 from catlog.estimators.slopecater import (
-    Corrections,
-    gradient_scale,
-    selection_probabilities,
     systematic_sample,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
@@ -120,25 +117,6 @@ def test_systematic_sampling_has_the_expected_counts() -> None:
     assert ((counts - rates).abs() < 1).all()
 
 
-def test_gradient_scale() -> None:
-    """The root mean square over independent slopes of variance 1; 2 p (1 - p) for bits."""
-    p = torch.tensor([0.5, 0.1, 1.0, 0.9], dtype=torch.float64)
-    torch.testing.assert_close(gradient_scale(torch.stack([1 - p, p], -1)), 2 * p * (1 - p))
-    probs = torch.tensor([[0.2, 0.5, 0.3], [0.7, 0.3, 0.0]], dtype=torch.float64)
-    jacobian = torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
-    torch.testing.assert_close(gradient_scale(probs), jacobian.square().sum((-1, -2)).sqrt())
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [([0.0] * 4, [0.25] * 4), ([0.0, 0.0, 5.0, 0.0], [0.025, 0.025, 0.925, 0.025])],
-)
-def test_selection_probabilities(size: list[float], expected: list[float]) -> None:
-    probabilities, ends = selection_probabilities(torch.tensor(size))
-    torch.testing.assert_close(probabilities, torch.tensor(expected))
-    torch.testing.assert_close(ends, torch.tensor(expected).cumsum(-1))
-
-
 @pytest.mark.parametrize(("kind", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
 @pytest.mark.parametrize("places", [0, 3, 1024])
 def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> None:
@@ -205,18 +183,6 @@ def test_evaluations_with_many_categories(
     q = one_hots(torch.zeros(5, k, requires_grad=True))
     E(f, q).backward()
     assert sum(rows) == E.evaluations(q) == evaluations
-
-
-def test_a_pair_has_one_weight_whichever_category_was_drawn() -> None:
-    """Any weights with the same mean over both orders are unbiased; these have the least noise."""
-    probs = torch.tensor([[0.6, 0.1, 0.3]], dtype=torch.float64)
-    categories = torch.eye(3, dtype=torch.float64)
-    weights = []
-    for a, b in ((0, 1), (1, 0)):
-        pairs = Corrections(categories[a][None, None], probs, torch.tensor([0]), torch.tensor([b]))
-        weights.append((*pairs.chance.flatten().tolist(), pairs.pair_weight.item()))
-    torch.testing.assert_close(weights[0], (0.9 / 1.3, 0.4 / 1.3, 0.9 * 0.4 / 1.3))
-    torch.testing.assert_close(weights[1], (0.4 / 1.3, 0.9 / 1.3, 0.9 * 0.4 / 1.3))
 
 
 def test_a_certain_variable_has_no_other_category() -> None:

@@ -14,7 +14,6 @@ from torch.distributions import Distribution, OneHotCategorical
 
 import catlog
 from catlog import GumbelSoftmax, ReinMax
-from catlog.core.gumbel import gumbels_given_argmax
 from catlog.core.view import view
 from catlog.estimators import DARN, IMLE, DirectOptimisation, GumbelRao
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
@@ -28,29 +27,6 @@ LIMIT = z_limit(64)  # at most 63 numbers are compared at once
 
 
 # Relaxations
-
-
-def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
-    """Return the distance of the CDF of z - log p from that of Gumbels, in standard errors."""
-    u = (-(-(z - log_p)).exp()).exp()
-    a = torch.tensor(list(product([0.2, 0.5, 0.8, 1.0], repeat=3)), dtype=torch.float64)[:-1]
-    got, wanted = (u.unsqueeze(1) < a).all(-1).double().mean(0), a.prod(-1)
-    return (got - wanted).abs() / (wanted * (1 - wanted) / len(u)).sqrt()
-
-
-def test_gumbels_given_their_argmax() -> None:
-    """With the argmax drawn from q they are Gumbels; without truncation they are not."""
-    n = 200_000
-    log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
-    index = torch.multinomial(log_p.exp(), n, replacement=True, generator=seeded()).unsqueeze(-1)
-    noise = torch.rand(n, 1, 3, dtype=torch.float64, generator=seeded(1))
-    z = gumbels_given_argmax(log_p, index, noise).squeeze(1)
-    assert torch.equal(z.argmax(-1, keepdim=True), index)
-    assert gumbel_scores(z, log_p).max() < LIMIT
-    untruncated = (log_p - (-noise.squeeze(1).log()).log()).scatter(
-        -1, index, z.amax(-1, keepdim=True)
-    )
-    assert gumbel_scores(untruncated, log_p).max() > 10 * LIMIT
 
 
 def gradients(
@@ -267,13 +243,6 @@ def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> N
         sizes = (0.1, 0.01, 0.001)
         errors = [(mean(sign * size) - exact).norm() / exact.norm() for size in sizes]
         assert all(after < 0.15 * before for before, after in pairwise(errors))
-
-
-def test_dependent_variables_are_refused() -> None:
-    chain = catlog.distributions.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
-    for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
-        with pytest.raises(TypeError, match="depend on each other"):
-            E(lambda x: x.sum(-1).double(), chain)
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.4])

@@ -53,11 +53,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def test_known_slope_based_estimators_are_listed() -> None:
-    names = {name.partition("(")[0] for name in SLOPE_BASED}
-    assert {"StraightThrough", "GumbelSoftmax", "GumbelRao", "ReinMax", "DARN"} <= names
-
-
 @pytest.mark.parametrize("f", FUNCTIONS)
 @pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
 def test_gradient_is_that_of_the_expectation(E: catlog.Estimator, bits: bool, f: str) -> None:

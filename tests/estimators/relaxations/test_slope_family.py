@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import ReinMax, StraightThrough
@@ -399,15 +399,3 @@ def test_redge_draws_almost_from_q() -> None:
 
 
 # All of them
-
-
-@pytest.mark.parametrize("E", [ReDGE(), DecoupledStraightThrough(), ReinMaxCV()], ids=repr)
-def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
-    q: Distribution = OneHotCategorical(logits=THETA)
-    with pytest.raises(ValueError, match=r"noise: a tensor of shape .* but \(3,\) was given"):
-        E(lambda x: x.sum(-1), q, noise=torch.zeros(3))
-
-
-def test_draws_of_redge_cannot_be_given() -> None:
-    with pytest.raises(ValueError, match="x: ReDGE cannot use it; give `noise` or"):
-        ReDGE()(lambda x: x.sum(-1), OneHotCategorical(logits=THETA), x=torch.eye(K)[:1])

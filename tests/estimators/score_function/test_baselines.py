@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import catlog
 from catlog import RLOO
-from catlog.estimators import BBVI, NVIL, RODEO, DoubleCV
+from catlog.estimators import BBVI, NVIL, RODEO, DoubleCV, MovingAverageBaseline
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from support.enumerated import function_of, gradients, network, variances
 
@@ -130,3 +130,11 @@ def test_nvil_uses_the_context() -> None:
     assert torch.autograd.grad(value.sum(), theta)[0].abs().max() < 1e-12
     infinite = BITS.distribution(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))
     assert torch.isfinite(NVIL(1, network=network(3))(function_of(BITS), infinite))
+
+
+def test_the_moving_average_weighs_earlier_calls_by_the_decay() -> None:
+    baseline = MovingAverageBaseline(decay=0.8).double()
+    for value in (4.0, 8.0):
+        baseline(torch.tensor([value], dtype=torch.float64))
+    wanted = (0.8 * 4.0 + 8.0) / 1.8
+    assert baseline(torch.zeros(1)).item() == pytest.approx(wanted, rel=1e-12)

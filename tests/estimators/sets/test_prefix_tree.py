@@ -5,13 +5,7 @@ import torch
 from torch import Tensor
 
 from catlog.estimators.sets import prefix_tree as module
-from catlog.estimators.sets.prefix_tree import (
-    PrefixTree,
-    _leaders_by_pairs,
-    _leaders_by_steps,
-    prefix_tree,
-    suffix_sums,
-)
+from catlog.estimators.sets.prefix_tree import prefix_tree, suffix_sums
 
 M, BATCH, D, K = 6, 5, 4, 3
 
@@ -27,30 +21,6 @@ def some_members() -> tuple[Tensor, Tensor]:
     return members, valid
 
 
-@pytest.mark.parametrize("find", [_leaders_by_pairs, _leaders_by_steps])
-def test_leaders(find: object) -> None:
-    members, valid = some_members()
-    leaders = find(members, valid, K)  # type: ignore[operator]
-    for b in range(BATCH):
-        for member in range(M):
-            for depth in range(D + 1):
-                shares = [
-                    other
-                    for other in range(M)
-                    if valid[other, b]
-                    and torch.equal(members[other, b, :depth], members[member, b, :depth])
-                ]
-                expected = shares[0] if valid[member, b] else member
-                assert leaders[member, b, depth] == expected
-
-
-def test_repetitions_are_not_new() -> None:
-    members, valid = some_members()
-    is_new = prefix_tree(members, valid, (K,) * D).is_new
-    assert not bool((is_new[3] & valid[1]).any())
-    assert bool((is_new[3] == valid[3])[~valid[1]].all())
-
-
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 9])
 def test_suffix_sums(d: int) -> None:
     generator = torch.Generator().manual_seed(d)
@@ -61,8 +31,11 @@ def test_suffix_sums(d: int) -> None:
         torch.testing.assert_close(suffix_sums(term, step)[:, i], expected, rtol=0, atol=1e-14)
 
 
-def draws(tree: PrefixTree, probs: Tensor, u: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
+def draws(
+    members: Tensor, valid: Tensor, probs: Tensor, u: Tensor, blocks: list[int]
+) -> tuple[Tensor, Tensor]:
     """Return draws of independent variables, a few variables at a time, and which are members."""
+    tree = prefix_tree(members, valid, (K,) * D)
     walk = tree.walk(tree.remaining(probs.expand(M, *probs.shape)), len(u))
     p = probs.expand(len(u), *probs.shape)
     parts = [
@@ -83,10 +56,9 @@ def test_few_and_many_members_give_the_same_draws(
     valid[0, 1] = True
     probs = probs / probs.sum(-1, keepdim=True)
     u = torch.rand(40, BATCH, D, dtype=torch.float64, generator=generator)
-    tree = prefix_tree(members, valid, (K,) * D)
-    few = draws(tree, probs, u, blocks)
+    few = draws(members, valid, probs, u, blocks)
     monkeypatch.setattr(module, "FEW", 0)
-    for got, expected in zip(draws(tree, probs, u, blocks), few, strict=True):
+    for got, expected in zip(draws(members, valid, probs, u, blocks), few, strict=True):
         assert torch.equal(got, expected)
     drawn, is_inside = few
     is_member = ((drawn.unsqueeze(1) == members).all(-1) & valid).any(1)

@@ -18,13 +18,10 @@ from catlog import Exact
 from catlog.core.view import view
 from catlog.distributions import Node, Ordered
 from catlog.estimators import MAPO, SumAndSample, UnorderedSet
-from catlog.estimators.sets import prefix_tree, sets
+from catlog.estimators.sets import prefix_tree
 from catlog.estimators.sets.likely_and_rest import (
     beam_search,
-    probability_outside,
-    remaining_probability,
     sample_outside,
-    tree_of,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
@@ -144,63 +141,6 @@ def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     assert_exact(UnorderedSet(min(10, len(case.points) + 2)), case, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "p",
-    [[0.3, 0.1, 0.2], [1e-9, 0.5, 1e-12, 0.3], [0.4, 0.35, 0.25], [0.97, 1e-3, 1e-6, 1e-9]],
-    ids=str,
-)
-def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
-    """P(s was first | S) and P(t was second | s, S), by summing over the orders of S."""
-
-    def chance(order: tuple[int, ...], taken: float = 0.0) -> float:
-        result = 1.0
-        for s in order:
-            result, taken = result * p[s] / (1 - taken), taken + p[s]
-        return result
-
-    n = len(p)
-    probs = torch.tensor(p, dtype=torch.float64)
-    first, second = sets._chances(probs, 1 - probs.sum())
-    total = sum(chance(order) for order in permutations(range(n)))
-    wanted = [
-        sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total
-        for s in range(n)
-    ]
-    assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
-    for s in range(n):
-        orders = list(permutations([t for t in range(n) if t != s]))
-        whole = sum(chance(order, p[s]) for order in orders)
-        after = [
-            sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole
-            for t in range(n)
-        ]
-        assert_close(second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15)
-
-
-def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of draws with replacement, draws from all of q, a clipped memory."""
-    case, f = CASES["bits"], FUNCTIONS["sine"]
-    exact = expected(case, f, PARAMETER)[1]
-
-    def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
-        return (expectation(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
-
-    members, _ = beam_search(view(case.distribution(case.theta)), 2)
-    x, weight = outside(case, members, 1)
-    assert error(SumAndSample(top=2), x, weight) < 1e-12
-    assert error(SumAndSample(top=2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
-    clipped = MAPO(1, size=2, clip=0.9).eval()
-    clipped.memory[:, :3] = members
-    assert error(clipped, x, weight) > 0.01
-    uniform = torch.ones(2, 1, dtype=torch.float64)
-    monkeypatch.setattr(
-        sets,
-        "_chances",
-        lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)),
-    )
-    assert error(UnorderedSet(2), *without_replacement(case, 2)) > 0.01
-
-
 # Draws from outside a set
 
 
@@ -312,30 +252,6 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
         u = ((low + high) / 2).float().unsqueeze(0)
         drawn, _ = sample_outside(law, index[best : best + 1], u)
         assert drawn.tolist() == [index[row].tolist()]
-
-
-@each_case
-@pytest.mark.parametrize("few", [0, 8])
-def test_remaining_probability(case: Case, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a sum over the points that share a member's first variables."""
-    monkeypatch.setattr(prefix_tree, "FEW", few)
-    q = case.distribution(case.theta)
-    law = view(q)
-    index, p = law.index(case.points), case.probabilities(case.theta)
-    members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
-    remaining = remaining_probability(law, members, tree_of(law, members, valid))
-    rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
-    outside_set = probability_outside(remaining, valid)
-    assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)
-    order = drawing_order(q)
-    for member in valid.nonzero().flatten().tolist():
-        agree = torch.ones(len(p), dtype=torch.bool)
-        for depth in range(law.d + 1):
-            assert_close(
-                remaining[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14
-            )
-            if depth < law.d:
-                agree = agree & (index[:, order[depth]] == members[member, order[depth]])
 
 
 @each_case

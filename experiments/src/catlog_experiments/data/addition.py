@@ -71,7 +71,11 @@ def addition(
     most = min(len(images.train), len(images.test)) // max(1, batch)
     limits = {"batch": (batch, inf), "sequences": (sequences, inf), "digits": (digits, most)}
     for name, (count, limit) in limits.items():
-        if count is not None and not 1 <= count <= limit:
+        if count is None:
+            continue
+        if not isinstance(count, int):
+            raise TypeError(f"addition: `{name}` must be an int, but {count!r} was given.")
+        if not 1 <= count <= limit:
             raise ValueError(
                 f"addition: `{name}` must be between 1 and {limit}, but {count} was given. "
                 f"{images.name!r} has {len(images.test)} test images."

@@ -15,8 +15,7 @@ from ..files import write_atomically
 from ..records import Row
 from ..run_folder import refuse_run_file
 from . import figures, published, tables
-from .claims import judge
-from .claims.verdicts import TEXTS
+from .claims import TEXTS, judge
 from .figures import Picture
 from .panels import WIDE
 from .runs import Evidence, require_runs, section_of

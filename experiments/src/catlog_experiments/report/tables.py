@@ -8,9 +8,7 @@ import numpy as np
 
 from .. import EXPERIMENTS
 from . import published
-from .claims.addition import enough, solved
-from .claims.gradients import estimate_time, work
-from .claims.optimisation import covered, iterations_to
+from .claims import covered, enough, estimate_time, iterations_to, solved, work
 from .formatting import format_number
 from .looks import DATA, METRICS
 from .runs import SWITCHES, Evidence, Run, pick, values

@@ -5,8 +5,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..core.categories import Kind
-from ..core.ordered import Ordered, PointForm
+from .categories import Kind
+from .ordered import Ordered, PointForm
 
 
 class Copies(Ordered):

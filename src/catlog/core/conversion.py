@@ -1,21 +1,17 @@
-"""Distributions of other libraries, converted to those that estimators know."""
+"""Distributions of other types, converted to those that estimators know."""
 
 from collections.abc import Callable
-from functools import partial
 from inspect import isclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.distributions import Distribution, Independent
 
-from ..core.ordered import Ordered
-from ..core.tracing import constant_result
-from .categoricals import Categoricals
 from .copies import Copies
+from .factors import READERS
+from .ordered import Ordered
+from .tracing import constant_result
 
 Convert = Callable[[Any], Distribution]
-KNOWN = (Bernoulli, Categorical, OneHotCategorical, Categoricals)
 _CONVERSIONS: dict[type | str, Convert] = {}
 
 
@@ -37,6 +33,8 @@ def register_distribution(type: "type | str", convert: Convert) -> None:
             torch.distributions or of catlog, with the batch shape of q (if q has one) and
             differentiable in its parameters.
 
+    >>> import torch
+    >>> from torch.distributions import Bernoulli
     >>> class Coin(torch.distributions.Distribution):
     ...     arg_constraints = {}
     ...     def __init__(self, p):
@@ -53,7 +51,7 @@ def register_distribution(type: "type | str", convert: Convert) -> None:
             "register_distribution: `type` must be a class of distributions or its full name, as "
             f"'package.module.Class', but {type!r} was given."
         )
-    if isclass(type) and (type in KNOWN or issubclass(type, Ordered)):
+    if isclass(type) and (type in READERS or issubclass(type, Ordered)):
         raise ValueError(
             "register_distribution: `type` must be one that estimators do not know yet, but they "
             f"take {type.__name__} as it is. Register a subclass of Distribution instead."
@@ -76,7 +74,7 @@ def converted(q: Any) -> Any:
         if base is q.base_dist:
             return q
         return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
-    if type(q) in KNOWN or isinstance(q, Ordered):
+    if type(q) in READERS or isinstance(q, Ordered):
         return q
     convert = _conversion(type(q))
     if convert is None:
@@ -113,30 +111,3 @@ def _keys(kind: type) -> tuple[type | str, ...]:
         for base in kind.__mro__[:-1]  # the last one is object
         for key in (base, f"{base.__module__}.{base.__qualname__}")
     )
-
-
-def _from_torchrl(kind: Callable[..., Distribution], q: Any) -> Distribution:
-    return kind(logits=_all_logits(q), validate_args=False)
-
-
-def _all_logits(q: Any) -> Tensor:
-    """Return the logits of all categories; with ``indices``, those of torchrl are of a subset."""
-    logits: Tensor = q.logits
-    if not getattr(q, "_sparse_mask", False):
-        return logits
-    chosen = q._mask.expand(logits.shape)
-    padding = torch.zeros_like(chosen, dtype=torch.bool)
-    if q._padding_value is not None:
-        padding = chosen == q._padding_value
-    k = getattr(q, "num_samples", None) or int(chosen.max()) + 1
-    full = logits.new_full((*logits.shape[:-1], k + 1), -torch.inf)  # padding goes to the last one
-    return full.scatter(-1, chosen.masked_fill(padding, k), logits)[..., :k]
-
-
-for _name, _kind in {
-    "MaskedCategorical": Categorical,
-    "MaskedOneHotCategorical": OneHotCategorical,
-    "OneHotCategorical": OneHotCategorical,  # whose points are one-hot, though it is a Categorical
-}.items():
-    _full_name = f"torchrl.modules.distributions.discrete.{_name}"
-    register_distribution(_full_name, partial(_from_torchrl, _kind))

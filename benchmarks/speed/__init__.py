@@ -1,1 +1,0 @@
-"""Time and memory; every module has functions ``(bench) -> rows``, one per section."""

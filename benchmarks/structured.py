@@ -1,0 +1,354 @@
+"""Dependent variables, subsets and counts.
+
+    python -m benchmarks.structured     # quality/structured_variance.csv, quality/counts.csv,
+                                        # subset/speed_cpu.csv, stability.csv and autoencoder.csv
+
+"variance": at the evaluations of SCateR with one and with four samples. `variance` is summed over
+the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval by the delta method.
+
+"counts": the variance of the gradient in the rates of 16 Poisson counts: differences, and estimators
+of truncated counts. f is a weighted sum, the square of its distance from a target, or the
+cross-entropy of a random decoder of the counts' square roots.
+
+"times", "stability": `Subset` beside the textbook's recursion over items, one `logaddexp` each,
+differentiated by autograd, and beside Gumbel top-k, which draws from another distribution. 50 of
+1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares float32
+with float64: log-probability per item and marginals absolutely, their gradient in norm.
+
+"autoencoder": an encoder 784-128-40, a code of 10 of 40 bits, and a decoder 40-128-784 that starts at
+the mean image (cross-entropy, in nats per image), with 8 draws per image and step. `loss_likeliest`
+is at the likeliest test codes, `loss` at a draw; `seconds` is CPU time. `IMLE` is perturb-and-MAP
+with sum-of-Gamma noise, which samples approximately, so that its `loss` is not fair to it.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from math import exp, hypot
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Poisson
+from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
+
+import catlog
+from catlog.distributions import (
+    BayesianNetwork, MarkovChain, Node, Subset, gumbel_top_k, lost_mass, truncated,
+)  # fmt: skip
+from catlog.problems.mlp import mlp
+
+from .from_gumbel_softmax import images
+from .measuring import Row, Rows, Section, Table, median_ratio, moments, run, seconds_in_turns
+
+Problem = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Distribution], Tensor]
+
+
+def randn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def scores(x: Tensor, table: Tensor) -> Tensor:
+    """Return the sum over variables i of ``table[i, x_i]``."""
+    return table[torch.arange(x.shape[-1]), x].sum(-1)
+
+
+def additive_and_pairwise(x: Tensor) -> Tensor:
+    pairs = randn(4, 4, seed=2)[x[..., :-1], x[..., 1:]].sum(-1)
+    return scores(x, randn(5, 4, seed=1)) + pairs
+
+
+def interactions(x: Tensor) -> Tensor:
+    """Return a random number for every point: one point says nothing about another."""
+    return randn(4**5, seed=3)[(x * 4 ** torch.arange(5)).sum(-1)]
+
+
+def chain(theta: Tensor) -> Distribution:
+    """Return five variables of four states, with a separate table for every step."""
+    return MarkovChain(theta[..., :4], theta[..., 4:].unflatten(-1, (4, 4, 4)))
+
+
+# Nodes with their parents, the shape of their table and the size of their block.
+DAG: dict[str, tuple[list[str], tuple[int, ...], int]] = {
+    "a": ([], (3,), 1),
+    "b": ([], (2,), 1),
+    "c": (["a", "b"], (3, 2, 4), 1),
+    "d": (["c"], (4, 2), 1),
+    "e": (["c"], (4, 2, 3), 2),
+    "f": (["d", "e"], (2, 3, 3, 3), 1),
+    "g": (["a"], (3, 5), 1),
+    "h": (["f", "g"], (3, 5, 2), 1),
+}
+TABLE_SIZES = [torch.Size(shape).numel() for _, shape, _ in DAG.values()]
+
+
+def dag(theta: Tensor) -> Distribution:
+    """Return eight nodes with two to five categories; e is a block of two variables."""
+    tables = theta.split(TABLE_SIZES, -1)
+    nodes = {
+        name: Node(parents, table.unflatten(-1, shape), size=size)
+        for (name, (parents, shape, size)), table in zip(DAG.items(), tables, strict=True)
+    }
+    return BayesianNetwork(nodes, theta.shape[:-1])
+
+
+def nonlinear(x: Tensor) -> Tensor:
+    bounded = scores(x, randn(9, 5, seed=4)).mul(0.5).tanh()
+    return 3 * bounded + 0.1 * scores(x, randn(9, 5, seed=5)).square()
+
+
+# Machine replacement. States are wear 0 (new) to 3 (broken), actions are keep and replace. A kept
+# machine wears by 0, 1 or 2.
+HORIZON, WEAR, DISCOUNT = 6, 4, 0.9
+OPERATING, REPLACEMENT = torch.tensor([0.0, 0.5, 1.5, 4.0]), 2.5
+KEEP = torch.tensor(
+    [[0.5, 0.4, 0.1, 0.0], [0.0, 0.5, 0.4, 0.1], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]]
+)
+WEARS = torch.stack([KEEP, KEEP[:1].expand(4, 4)], 1).log()  # [state, action, next state]
+
+
+def mdp(theta: Tensor) -> Distribution:
+    """Return a_1, s_2, a_2, ..., s_7 from a new machine; all steps share the action logits."""
+    policy, batch = theta.unflatten(-1, (WEAR, 2)), theta.shape[:-1]
+    nodes = {"a1": Node([], policy[..., 0, :])}
+    nodes["s2"] = Node(["a1"], WEARS[0].expand(*batch, 2, WEAR))
+    for t in range(2, HORIZON + 1):
+        nodes[f"a{t}"] = Node([f"s{t}"], policy)
+        nodes[f"s{t + 1}"] = Node([f"s{t}", f"a{t}"], WEARS.expand(*batch, WEAR, 2, WEAR))
+    return BayesianNetwork(nodes, batch)
+
+
+def discounted_return(x: Tensor) -> Tensor:
+    """Return minus the discounted costs: a replacement or the operation in a step's state."""
+    action, state = x[..., ::2], torch.cat([torch.zeros_like(x[..., :1]), x[..., 1::2]], -1)
+    cost = torch.where(action == 1, REPLACEMENT, OPERATING[state[..., :-1]])
+    cost = torch.cat([cost, OPERATING[state[..., -1:]]], -1)
+    return -(cost * DISCOUNT ** torch.arange(HORIZON + 1)).sum(-1)
+
+
+PROBLEMS: dict[str, Problem] = {
+    "chain": (additive_and_pairwise, chain, randn(68, seed=10)),
+    "chain, interactions": (interactions, chain, randn(68, seed=10)),
+    "dag": (nonlinear, dag, randn(sum(TABLE_SIZES), seed=11)),
+    "mdp": (discounted_return, mdp, randn(8, seed=30)),
+}
+
+
+def variance(args: argparse.Namespace, table: Table) -> Rows:
+    repeats = 40 if args.quick else 1000
+    for (problem, (f, law, theta)), samples in product(PROBLEMS.items(), (1, 4)[: 2 - args.quick]):
+        n = catlog.SCateR(samples).evaluations(law(theta))
+        methods: dict[str, Any] = {
+            "RLOO": catlog.RLOO(n),
+            "Reinforce": catlog.Reinforce(n),
+            "LEG": catlog.estimators.LEG(samples),
+            "RAM": catlog.estimators.RAM(samples),
+            "SCateR": catlog.SCateR(samples),
+            "SCateR, common": catlog.SCateR(samples, suffix="common"),
+            "CritiCateR": catlog.CritiCateR(n),
+        }
+        found = {name: moments(E, f, law, [theta], repeats) for name, E in methods.items()}
+        rloo, rows = found["RLOO"], []
+        for name, ours in found.items():
+            ratio = ours.variance / rloo.variance
+            factor = exp(1.96 * hypot(ours.error, rloo.error)) if name != "RLOO" else 1.0
+            row: Row = {"problem": problem, "method": name, "budget": samples, "evaluations": n}
+            row |= {"variance": ours.variance, "relative_to_rloo": ratio}
+            row |= {"low_95": ratio / factor, "high_95": ratio * factor, "repeats": repeats}
+            rows.append(row)
+        yield rows
+
+
+def counts(args: argparse.Namespace, table: Table) -> Rows:
+    d, k, repeats = 16, 24, 20 if args.quick else 2000
+    torch.manual_seed(0)
+    weights, network = torch.randn(d), mlp(d, 64, 64)
+    bits, rate = torch.randint(0, 2, (64,)).float(), torch.linspace(0.5, 4.0, d)
+
+    def decoder(z: Tensor) -> Tensor:
+        logits = 3 * network(z.float().sqrt())
+        return (softplus(logits) - bits * logits).sum(-1)
+
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "linear": lambda z: z.float() @ weights,
+        "quadratic": lambda z: (z.float() @ weights - 3).square(),
+        "decoder": decoder,
+    }
+
+    def poisson(rate: Tensor) -> Distribution:
+        return Independent(Poisson(rate, validate_args=False), 1)
+
+    def cut(rate: Tensor) -> Distribution:
+        return truncated(poisson(rate), categories=k)
+
+    sides: dict[str, tuple[Any, Callable[[Tensor], Distribution]]] = {
+        "CountDifferences(1)": (catlog.estimators.CountDifferences(1), poisson),
+        "RLOO(17), truncated": (catlog.RLOO(1 + d), cut),
+        "CritiCateR(17), truncated": (catlog.CritiCateR(1 + d), cut),
+        "IndeCateR(1), truncated": (catlog.IndeCateR(1), cut),
+    }
+    for (name, f), (label, (E, make_q)) in product(functions.items(), sides.items()):
+        found = moments(E, f, make_q, [rate], repeats)
+        row: Row = {"function": name, "estimator": label, "repeats": repeats}
+        row |= {"evaluations": E.evaluations(make_q(rate)), "variance": found.variance}
+        row |= {"error": found.error * found.variance}
+        row["squared_norm"] = float(found.mean.square().sum())
+        yield [row | {"lost_mass": 0.0 if make_q is poisson else float(lost_mass(poisson(rate), k))}]
+
+
+def plain_table(logits: Tensor, k: int) -> list[Tensor]:
+    """Return the log-normalisers of the first i items, ``[batch, k + 1]`` for i = 0 ... d."""
+    row = torch.full((len(logits), k + 1), -1e30, dtype=logits.dtype)
+    row[:, 0] = 0
+    rows = [row]
+    for logit in logits.unbind(-1):
+        row = torch.logaddexp(row, pad(row[:, :-1], (1, 0), value=-1e30) + logit[:, None])
+        rows.append(row)
+    return rows
+
+
+def plain_log_prob(logits: Tensor, k: int, x: Tensor) -> Tensor:
+    return (logits * x).sum(-1) - plain_table(logits, k)[-1][:, k]
+
+
+def plain_marginals(logits: Tensor, k: int) -> Tensor:
+    leaf = logits if logits.requires_grad else logits.clone().requires_grad_()
+    total = plain_table(leaf, k)[-1][:, k].sum()
+    return torch.autograd.grad(total, leaf, create_graph=logits.requires_grad)[0]
+
+
+@torch.no_grad()
+def plain_draw(logits: Tensor, k: int) -> Tensor:
+    rows, remaining = plain_table(logits, k), torch.full((len(logits), 1), k)
+    x = torch.zeros_like(logits, dtype=torch.int64)
+    for i in range(logits.shape[-1] - 1, -1, -1):
+        chance = (rows[i].gather(1, remaining) - rows[i + 1].gather(1, remaining)).exp()
+        bit = torch.rand(len(logits), 1) >= chance
+        x[:, i] = bit[:, 0]
+        remaining = remaining - bit.long()
+    return x
+
+
+def times(args: argparse.Namespace, table: Table) -> Rows:
+    (d, k, batch), rounds = ((30, 5, 4), 2) if args.quick else ((1000, 50, 100), 11)
+    logits, weights = torch.randn(batch, d, requires_grad=True), torch.randn(d)
+    fixed, both = logits.detach(), "forward and backward"
+    x = Subset(fixed, k).sample()
+    work: dict[str, list[Callable[[], object]]] = {
+        "log-probability, forward": [
+            lambda: Subset(fixed, k).log_prob(x), lambda: plain_log_prob(fixed, k, x)
+        ],
+        f"log-probability, {both}": [
+            lambda: Subset(logits, k).log_prob(x).sum().backward(),
+            lambda: plain_log_prob(logits, k, x).sum().backward(),
+        ],
+        "marginals, forward": [lambda: Subset(fixed, k).mean, lambda: plain_marginals(fixed, k)],
+        f"marginals, {both}": [
+            lambda: (Subset(logits, k).mean * weights).sum().backward(),
+            lambda: (plain_marginals(logits, k) * weights).sum().backward(),
+        ],
+        "one draw": [
+            lambda: Subset(fixed, k).sample(),
+            lambda: plain_draw(fixed, k),
+            lambda: gumbel_top_k(fixed, k),
+        ],
+    }  # fmt: skip
+    for what, calls in work.items():
+        named = dict(zip(("Subset", "plain loop", "Gumbel top-k"), calls, strict=False))
+        took = seconds_in_turns(named, rounds, clock=time.process_time)
+        yield [
+            {"what": what, "how": name, "d": d, "k": k, "batch": batch, "repeats": rounds}
+            | {"ms": 1000 * median(seconds), "ratio": median_ratio(seconds, took["Subset"])}
+            for name, seconds in took.items()
+        ]
+
+
+def stability(args: argparse.Namespace, table: Table) -> Rows:
+    d, k, batch = (30, 5, 4) if args.quick else (1000, 50, 100)
+    for scale in (1.0, 5.0, 20.0, 80.0):
+        noise = randn(batch, d, seed=0).double().clamp(-1, 1)
+        logits, weights = (scale * noise).float().double(), randn(d, seed=1).double()
+        x = Subset(logits, k).sample()
+        ways: dict[str, tuple[torch.dtype, Any, Any]] = {
+            "exact": (torch.float64, lambda y: Subset(y, k).log_prob(x), lambda y: Subset(y, k).mean),
+            "Subset": (torch.float32, lambda y: Subset(y, k).log_prob(x), lambda y: Subset(y, k).mean),
+            "plain loop": (
+                torch.float32, lambda y: plain_log_prob(y, k, x), lambda y: plain_marginals(y, k)
+            ),
+        }  # fmt: skip
+        results = {}
+        for name, (dtype, log_prob, marginals) in ways.items():
+            leaf = logits.to(dtype).requires_grad_()
+            mean = marginals(leaf)
+            (gradient,) = torch.autograd.grad((mean * weights).sum(), leaf)
+            results[name] = [log_prob(leaf).detach(), mean.detach(), gradient]
+        exact, rows = results.pop("exact"), []
+        for name, numbers in results.items():
+            errors = [got.double() - wanted for got, wanted in zip(numbers, exact, strict=True)]
+            row: Row = {"how": name, "logits": f"within {scale:g}", "d": d, "k": k}
+            row["log_prob_per_item"] = float(errors[0].abs().max() / k)
+            row["marginals"] = float(errors[1].abs().max())
+            rows.append(row | {"gradient": float(errors[2].norm() / exact[2].norm())})
+        yield rows
+
+
+def autoencoder(args: argparse.Namespace, table: Table) -> Rows:
+    hidden, d, k, steps = (16, 12, 3, 4) if args.quick else (128, 40, 10, 300)
+    train, test = images()
+    methods: dict[str, Any] = {
+        "RLOO": catlog.RLOO(8),
+        "CritiCateR": catlog.CritiCateR(8),
+        "SIMPLE": catlog.estimators.SIMPLE(8),
+        "I-MLE": catlog.estimators.IMLE(8, step=1.0),
+    }
+
+    def loss(x: Tensor, decoder: nn.Module, batch: Tensor) -> Tensor:
+        logits = decoder(x.to(batch.dtype))
+        target = batch.expand_as(logits)
+        return binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
+
+    for seed, (name, E) in product((0, 1)[: 2 - args.quick], methods.items()):
+        torch.manual_seed(seed)
+        encoder, decoder = mlp(784, hidden, d), mlp(d, hidden, 784)
+        decoder[-1].bias.data.copy_(train.mean(0).clamp(0.01, 0.99).logit())
+        optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
+        rows, seconds = [], 0.0
+        for step in range(steps + 1):
+            if step % max(1, steps // 6) == 0:
+                with torch.no_grad():
+                    logits = encoder(test)
+                    likeliest = torch.zeros_like(logits).scatter(-1, logits.topk(k).indices, 1.0)
+                    drawn = loss(Subset(logits, k).sample(), decoder, test)
+                    row: Row = {"estimator": name, "seed": seed, "step": step, "seconds": seconds}
+                    row["loss_likeliest"] = float(loss(likeliest, decoder, test).mean())
+                    rows.append(row | {"loss": float(drawn.mean())})
+            began = time.process_time()
+            batch = train[torch.randint(len(train), (100,))]
+            value = E(partial(loss, decoder=decoder, batch=batch), Subset(encoder(batch), k))
+            optimiser.zero_grad()
+            value.mean().backward()
+            optimiser.step()
+            seconds += time.process_time() - began
+        yield rows
+
+
+SECTIONS = {
+    "variance": Section(
+        "quality/structured_variance.csv", ("problem", "budget", "method"), variance
+    ),
+    "counts": Section("quality/counts.csv", ("function", "estimator"), counts),
+    "times": Section("subset/speed_cpu.csv", ("what", "how"), times),
+    "stability": Section("subset/stability.csv", ("how", "logits"), stability),
+    "autoencoder": Section("subset/autoencoder.csv", ("estimator", "seed", "step"), autoencoder),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(__doc__, SECTIONS, arguments)
+
+
+if __name__ == "__main__":
+    main()
