@@ -58,12 +58,6 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     for name in module.__all__
 }
 
-RENAMED = {
-    "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q.",
-    "tau": "tau is called `temperature`.",
-}
-
 
 def _advice_on(unknown: list[str]) -> str:
     """Return where the settings belong that an estimator does not have."""
