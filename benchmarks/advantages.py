@@ -91,9 +91,9 @@ class Prompt:
             chance = ways * float(chances[list(others)].prod())
             known = levels[list(others)].expand(len(levels), -1)
             group = torch.cat([levels.unsqueeze(-1), known], -1)
-            weights += chance * advantages(
-                group.flatten(), size, estimator=estimator
-            ).view(-1, size)[:, 0]
+            weights += (
+                chance * advantages(group.flatten(), size, estimator=estimator).view(-1, size)[:, 0]
+            )
         return self.weighted(weights[place])
 
     def drawn(self, estimator: str, size: int, groups: int) -> Tensor:
@@ -315,7 +315,11 @@ def page(tokens: int) -> dict[str, Any]:
 
 def coins(args: argparse.Namespace, table: Table) -> Rows:
     tokens, seeds = (2_000, [2]) if args.quick else (100_000, range(2, 17))
-    methods = {"RLOO": catlog.RLOO(8), "CritiCateR": catlog.CritiCateR(8), "SCateR": catlog.SCateR(1)}
+    methods = {
+        "RLOO": catlog.RLOO(8),
+        "CritiCateR": catlog.CritiCateR(8),
+        "SCateR": catlog.SCateR(1),
+    }
     for seed, (name, E) in product(seeds, methods.items()):
         if (name, seed, tokens) in table:
             continue

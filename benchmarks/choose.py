@@ -23,8 +23,7 @@ from math import lgamma
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
-from torch.distributions import OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
 
 import catlog
@@ -60,7 +59,9 @@ def draws(args: argparse.Namespace, table: Table) -> Rows:
         weights = list(decoder.parameters())
         optimiser = torch.optim.Adam([*encoder.parameters(), *weights], 1e-3)
 
-        def loss(x: Tensor, batch: Tensor, flat: int = len(shape), net: nn.Module = decoder) -> Tensor:
+        def loss(
+            x: Tensor, batch: Tensor, flat: int = len(shape), net: nn.Module = decoder
+        ) -> Tensor:
             pixels = net(x.flatten(-flat))
             return (softplus(pixels) - pixels * batch).sum(-1)
 

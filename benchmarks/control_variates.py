@@ -93,7 +93,9 @@ def contest(args: argparse.Namespace, table: Table) -> Rows:
     repeats, training = (20, 3) if args.quick else (1000, 200)
     for size, seed, name in [("small", 1, "xor")] if args.quick else small + large:
         part = "contest" if size == "small" else size
-        if any((row["part"], row["problem"], row["seed"]) == (part, name, seed) for row in table.rows):
+        if any(
+            (row["part"], row["problem"], row["seed"]) == (part, name, seed) for row in table.rows
+        ):
             continue
         problem = problems.make(name, size, seed)  # type: ignore[arg-type]
         options: dict[str, dict[str, Any]] = {"SumAndSample": {"top": BUDGET // 2}}

@@ -27,8 +27,18 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, battery, expectation, expected
-from catlog.testing import outcomes, z_limit, z_scores
+from catlog.testing import (
+    CASES,
+    FUNCTIONS,
+    PARAMETER,
+    Case,
+    battery,
+    expectation,
+    expected,
+    outcomes,
+    z_limit,
+    z_scores,
+)
 from catlog.testing.settings import VARIANTS, continuous
 
 from .measuring import Row, Rows, Section, Table, moments, run

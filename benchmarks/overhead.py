@@ -96,7 +96,8 @@ def measure(batch: int, d: int, hidden: int, rounds: int) -> dict[str, tuple[flo
 
     result = {}
     for name in METHODS:
-        count = max(10, rounds // 10) if name.startswith("IndeCateR") and batch * d > 5000 else rounds
+        is_slow = name.startswith("IndeCateR") and batch * d > 5000
+        count = max(10, rounds // 10) if is_slow else rounds
         pairs = []
         for turn in range(count):
             # One after the other, and each three times, so that neither finds the caches of others.
@@ -116,8 +117,9 @@ def main() -> None:
     rows = []
     for (batch, d), hidden in SIZES.items():
         for name, (hand, ratio) in measure(batch, d, hidden, options.rounds).items():
-            rows.append({"batch": batch, "d": d, "method": name, "hand_us": round(hand, 1), "ratio": round(ratio, 3)})
-            print(f"batch {batch:4d}, {d:4d} bits, {name:20s} {hand:9.0f} us by hand, x {ratio:.2f}", flush=True)
+            row = {"batch": batch, "d": d, "method": name}
+            rows.append({**row, "hand_us": round(hand, 1), "ratio": round(ratio, 3)})
+            print(f"{batch:4d} x {d:4d} bits, {name:20s} {hand:9.0f} us by hand, x {ratio:.2f}")
     if options.output:
         with options.output.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())

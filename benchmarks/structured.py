@@ -37,7 +37,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
 
 import catlog
 from catlog.distributions import (
-    BayesianNetwork, MarkovChain, Node, Subset, gumbel_top_k, lost_mass, truncated,
+    BayesianNetwork,
+    MarkovChain,
+    Node,
+    Subset,
+    gumbel_top_k,
+    lost_mass,
+    truncated,
 )  # fmt: skip
 from catlog.problems.mlp import mlp
 
@@ -196,7 +202,9 @@ def counts(args: argparse.Namespace, table: Table) -> Rows:
         row |= {"evaluations": E.evaluations(make_q(rate)), "variance": found.variance}
         row |= {"error": found.error * found.variance}
         row["squared_norm"] = float(found.mean.square().sum())
-        yield [row | {"lost_mass": 0.0 if make_q is poisson else float(lost_mass(poisson(rate), k))}]
+        yield [
+            row | {"lost_mass": 0.0 if make_q is poisson else float(lost_mass(poisson(rate), k))}
+        ]
 
 
 def plain_table(logits: Tensor, k: int) -> list[Tensor]:

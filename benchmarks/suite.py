@@ -47,9 +47,7 @@ def entries(problem: problems.Problem, d: int) -> dict[str, tuple[catlog.Estimat
     return listed
 
 
-def measured(
-    problem: problems.Problem, name: str, E: Any, f: Any, budget: int, quick: bool
-) -> Row:
+def measured(problem: problems.Problem, name: str, E: Any, f: Any, budget: int, quick: bool) -> Row:
     """Return the row of an estimator on a problem, with the reason where it cannot be used."""
     reference = problem.reference()
     row: Row = {"problem": problem.name, "size": problem.size, "seed": problem.seed}

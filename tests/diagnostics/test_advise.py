@@ -77,7 +77,7 @@ def enumerated_variance(
     E: catlog.Estimator, f: Callable[[Tensor], Tensor], q: Independent
 ) -> float:
     """Return the variance of RLOO(2), over all pairs of points."""
-    assert E == RLOO(2)
+    assert RLOO(2) == E
     logits = q.base_dist.logits
     grid = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * len(logits)).double()
     p = logits.detach().sigmoid()

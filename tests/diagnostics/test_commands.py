@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from catlog_experiments.cli.main import main
 
 MINE = """

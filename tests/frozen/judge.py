@@ -8,6 +8,7 @@ takes the same random numbers in the same order must compute the same.
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,7 +177,7 @@ def smooth(features: Callable[[Tensor], Tensor], outputs: int) -> Callable[..., 
 def structured_features(theta: Tensor, points: Tensor) -> Callable[[Tensor], Tensor]:
     flat = points[0].numel()
     weight = normals(flat, 6, seed=8)
-    return lambda x: (x.reshape(*x.shape[: x.dim() - points.dim() + 1], flat).double() @ weight)
+    return lambda x: x.reshape(*x.shape[: x.dim() - points.dim() + 1], flat).double() @ weight
 
 
 def supported(cls: Any, kind: str) -> bool:
@@ -193,7 +194,9 @@ def setups(only: str | None = None) -> Iterator[Setup]:
             for case in CASES.values():
                 if supported(cls, str(case.kind)):
                     theta = torch.stack([case.theta, case.theta / 2])
-                    yield from _both(name, setting, case.name, case.distribution, theta, case.features)
+                    yield from _both(
+                        name, setting, case.name, case.distribution, theta, case.features
+                    )
             if supported(cls, "structured"):
                 for label in STRUCTURED:
                     case = STRUCTURED_CASES[label]
@@ -218,7 +221,7 @@ def _both(
     features: Callable[[Tensor], Tensor],
 ) -> Iterator[Setup]:
     cls = getattr(catlog.estimators, name)
-    d = theta[0].numel() if "bits" in label else theta[0].numel()
+    d = theta[0].numel()
     options: dict[str, Any] = {}
     made = {key: value(d) if callable(value) else value for key, value in setting.items()}
     if name == "NVIL" and "network" in made:
@@ -236,7 +239,8 @@ def _both(
     listing = ", ".join(f"{key}={_shown(value)}" for key, value in setting.items())
     for outputs in (0, 1) if getattr(cls, "many_outputs", False) else (0,):
         title = f"{name}({listing}) | {label} | {outputs} outputs"
-        yield Setup(title, cls(**deepcopy(made)), distribution, theta, smooth(features, outputs), outputs, options)
+        f = smooth(features, outputs)
+        yield Setup(title, cls(**deepcopy(made)), distribution, theta, f, outputs, options)
 
 
 def _shown(value: Any) -> str:
@@ -244,21 +248,22 @@ def _shown(value: Any) -> str:
 
 
 def numbers(setup: Setup) -> np.ndarray:
-    """Return the values and gradients of some calls in turn, and what was learned, as one vector."""
+    """Return the values and gradients of some calls in turn, and what was learned, as a vector."""
     generator, E = seeded(7), setup.E
     if isinstance(E, nn.Module):
         E = E.double()
     torch.manual_seed(11)  # of the coin of seldom corrections
     parts: list[Tensor] = []
-    for call in range(CALLS):
+    for _ in range(CALLS):
         theta = setup.theta.clone().requires_grad_()
         c = PARAMETER.clone().requires_grad_()
         options = dict(setup.options, outputs=setup.outputs) if setup.outputs else setup.options
-        value = E(lambda x: setup.f(x, c), setup.distribution(theta), generator=generator, **options)
+        f, q = partial(setup.f, c=c), setup.distribution(theta)
+        value = E(f, q, generator=generator, **options)
         weight = torch.linspace(-1.0, 1.4, value.numel(), dtype=torch.float64).view(value.shape)
         leaves = [theta, c]
         if isinstance(E, nn.Module):
-            leaves += [parameter for parameter in E.parameters()]
+            leaves += list(E.parameters())
         gradients = torch.autograd.grad((weight * value).sum(), leaves, allow_unused=True)
         parts += [value.detach(), *(g for g in gradients if g is not None)]
     return torch.cat([part.double().flatten() for part in parts]).numpy()
@@ -267,14 +272,16 @@ def numbers(setup: Setup) -> np.ndarray:
 def write() -> None:
     rows = {setup.name: numbers(setup) for setup in setups()}
     ends = np.cumsum([len(row) for row in rows.values()])
-    np.savez_compressed(FILE, names=np.array(list(rows)), ends=ends, numbers=np.concatenate(list(rows.values())))
+    values = np.concatenate(list(rows.values()))
+    np.savez_compressed(FILE, names=np.array(list(rows)), ends=ends, numbers=values)
     print(f"{len(rows)} setups, {ends[-1]} numbers")
 
 
 def read() -> dict[str, np.ndarray]:
     """Return the numbers of every setup."""
     with np.load(FILE) as file:
-        return dict(zip(file["names"].tolist(), np.split(file["numbers"], file["ends"][:-1]), strict=True))
+        rows = np.split(file["numbers"], file["ends"][:-1])
+        return dict(zip(file["names"].tolist(), rows, strict=True))
 
 
 if __name__ == "__main__":

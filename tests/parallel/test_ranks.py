@@ -79,7 +79,8 @@ def estimated(E: Any, sharded: bool) -> dict[str, Any]:
 def every_estimator() -> dict[str, Any]:
     return {
         f"{name} {options}": [
-            estimated(catlog.estimators.ESTIMATORS[name](**options), sharded) for sharded in (False, True)
+            estimated(catlog.estimators.ESTIMATORS[name](**options), sharded)
+            for sharded in (False, True)
         ]
         for name, variants in VARIANTS.items()
         for options in variants

@@ -80,11 +80,10 @@ class Neighbours:
             change, bit = self._flipped(), self.q.flat(self.x)
             return torch.stack([bit * change, (1 - bit) * change], -1)
         table = self._changes(self._own_table().to(self.fx.dtype))
-        if can_inspect(self.q.validate, table):
-            if not self._agreed():
-                self._compare(table)
-                with suppress(TypeError):  # f has no room for a note: compared at every call
-                    COMPARED.add(getattr(self.f.f, "lasting", self.f.f))
+        if can_inspect(self.q.validate, table) and not self._agreed():
+            self._compare(table)
+            with suppress(TypeError):  # f has no room for a note: compared at every call
+                COMPARED.add(getattr(self.f.f, "lasting", self.f.f))
         return table
 
     def total(self) -> Float[Tensor, "*batch d k"]:

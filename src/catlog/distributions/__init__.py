@@ -2,7 +2,7 @@
 
 from ..core.conversion import register_distribution
 from ..core.ordered import Ordered
-from . import torchrl  # registers its distributions
+from . import torchrl  # noqa: F401  # registers its distributions
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, OneHotCategorical
 
-from ..core.checks import check_count, check_flag, check_number
+from ..core.checks import check_count, check_flag, check_number, is_checked
 from ..core.counts import Counts, counts
 
 MOST_CATEGORIES = 2**16
