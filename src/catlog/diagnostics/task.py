@@ -259,6 +259,7 @@ def _from_parameters(q: Distribution) -> Tensor:
 
 def own_parameter(q: Distribution) -> Tensor | None:
     """Return the logits or probabilities that independent variables were given by; else None."""
+    q = converted(q)
     if isinstance(q, Ordered):
         return None
     view(q)  # raises an error that lists the distributions, if this is none
