@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from catlog import problems
-from catlog.diagnostics import advise, compare
 from catlog.core.estimator import Estimator
+from catlog.diagnostics import advise, compare
 from catlog.estimators import ESTIMATORS
 
 from ..named_estimators import make_estimator
@@ -102,15 +102,13 @@ class Advise(Checked):
         Count | None,
         tyro.conf.arg(
             help="The most evaluations of f per step. Default: as many as two draws of IndeCateR "
-            "need, at least 64, or all outcomes, up to 4096."
+            "need, at least 64."
         ),
     ] = None
     biased: bool = False
-    """Allow biased estimators, such as ReinMax."""
+    """Also show biased estimators, such as ReinMax, which are not ranked."""
     step_seconds: NotNegative = 0.0
     """Seconds that a training step takes apart from the estimate and its gradients."""
-    fixed: bool = False
-    """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"
     """The size of a problem of the suite."""
     seed: Seed = 0
@@ -125,7 +123,6 @@ class Advise(Checked):
             budget=self.budget,
             biased=self.biased,
             step=self.step_seconds,
-            fixed=self.fixed,
             seed=self.seed,
         )
         print(advice)

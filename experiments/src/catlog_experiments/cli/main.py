@@ -16,9 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from catlog import problems
-from catlog.diagnostics.progress import progress_bar
-from catlog.core.estimator import ANY, INDEPENDENT
 from catlog.core.categories import Kind
+from catlog.core.estimator import ANY, INDEPENDENT
 from catlog.estimators import ESTIMATORS
 
 from .. import (
@@ -34,6 +33,7 @@ from .. import (
 )
 from ..data.files import DataError
 from ..named_estimators import check_settings
+from ..progress_bar import progress_bar
 from ..ranges import Checked, Count, Counted, Digits, NotNegative
 from ..ranks import launched_ranks
 from ..report.step_times import StepTimes
