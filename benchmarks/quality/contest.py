@@ -16,17 +16,17 @@ import argparse
 from typing import Any
 
 import torch
+from catlog.distributions.factors import factors
+from catlog.estimators.catlog_trick.kernel_critic import critic_means, critic_values, encoded
 from rich.progress import track
 from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators import ESTIMATORS, MemoryCateR
 from catlog import problems
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.sizing import why_unsuitable
-from catlog.distributions.factors import factors
-from catlog.estimators.catlog_trick.kernel_critic import critic_means, critic_values, encoded
+from catlog.diagnostics.arms import why_unsuitable
+from catlog.diagnostics.task import Task
+from catlog.estimators import ESTIMATORS, MemoryCateR
 
 from ..command_line import output_of
 from ..settings import Options, make_estimator, near_budget, options_text
@@ -75,7 +75,7 @@ class OnResidual:
         return self.E(residual, q, generator=generator) + mean.reshape(law.batch_shape)
 
 
-def entrants(problem: problems.Problem, task: GradientSampler) -> dict[str, catlog.Estimator]:
+def entrants(problem: problems.Problem, task: Task) -> dict[str, catlog.Estimator]:
     """Return the estimators that fit a problem, near the budget, by name and settings."""
     law = factors(task.q)
     extra: dict[str, Options] = {
@@ -92,7 +92,7 @@ def entrants(problem: problems.Problem, task: GradientSampler) -> dict[str, catl
             continue
         E = make_estimator(name, sized, task.q)
         lacks_slope = E.differentiates_f and not problem.relaxable
-        if E.unbiased and not lacks_slope and why_unsuitable(E, task.kind) is None:
+        if E.unbiased and not lacks_slope and why_unsuitable(E, task.factors.kind) is None:
             listed[f"{name}({options_text(sized)})"] = E
     return listed
 
@@ -103,7 +103,7 @@ def contest(
     """Measure all entrants whose name begins with ``only`` on one problem."""
     problem = problems.make(name, size, seed)
     exact = torch.cat([tensor.flatten() for tensor in problem.reference().gradient])
-    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
+    task = Task(problem.f, problem.distribution, problem.parameters)
     rows: list[Row] = []
 
     def add(part: str, method: str, cost: catlog.Estimator, E: Any, trained: int) -> None:

@@ -1,7 +1,6 @@
 """Moments of gradient estimates, by `catlog.diagnostics`, and ratios of their variances."""
 
 from collections.abc import Callable
-from functools import partial
 from math import exp, hypot
 
 import torch
@@ -9,29 +8,20 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.kinds_of_calls import of_each_kind, shares_of_kinds
-from catlog.diagnostics.measuring import NORMAL, train_estimator
-from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import learning_modules
 from catlog.core.evaluator import Function
+from catlog.diagnostics.arms import Arm, learning_parts
+from catlog.diagnostics.comparing import NORMAL as NORMAL
+from catlog.diagnostics.moments import Moments
+from catlog.diagnostics.task import Task
 from catlog.functions import Known
 
 
-def observe(
-    task: GradientSampler,
-    E: catlog.Estimator,
-    repeats: int,
-    generator: torch.Generator,
-    together: int = 100,
-) -> Moments:
-    """Return the moments of independent estimates, of which ``together`` are one call."""
-    moments = Moments(shares_of_kinds(E))
-    while moments.count < repeats:
-        count = min(together, repeats - moments.count)
-        kinds = of_each_kind(E, partial(task.gradients, E, count, generator))
-        moments.add(torch.stack([in_parameters for in_parameters, _ in kinds], 1))
-    return moments
+def observe(task: Task, E: catlog.Estimator, repeats: int, generator: torch.Generator) -> Moments:
+    """Return the moments of independent estimates."""
+    arm = Arm(E, 0, generator)
+    while arm.in_parameters.count < repeats:
+        arm.observe(task)
+    return arm.in_parameters
 
 
 def observe_batched(
@@ -64,28 +54,20 @@ def moments_of(vectors: Tensor) -> Moments:
     return moments
 
 
-def train(
-    E: catlog.Estimator,
-    task: GradientSampler,
-    steps: int,
-    generator: torch.Generator,
-    together: int = 1,
-) -> int:
+def train(E: catlog.Estimator, task: Task, steps: int, generator: torch.Generator) -> int:
     """Let an estimator with parameters or a memory learn, freeze it, and return the steps made."""
-    modules = learning_modules(E)
-    learns = any([*module.parameters(), *module.buffers()] for module in modules)
-    if learns:
-        train_estimator(E, task, steps, together, generator)
-    for module in modules:
-        module.eval().requires_grad_(False)
-    return steps if learns else 0
+    arm = Arm(E, 0, generator)
+    arm.learn(task, steps)
+    for part in learning_parts(E):
+        part.eval().requires_grad_(False)
+    return arm.trained
 
 
 def backward_passes(E: catlog.Estimator, q: Distribution) -> int:
     """Return the number of evaluations at which f is differentiated in x."""
     if not E.differentiates_f:
         return 0
-    return E.evaluations(q) if isinstance(E, catlog.SlopeCateR) else E.rows(q)
+    return E.evaluations(q)
 
 
 def variance_ratio(ours: Moments, theirs: Moments) -> tuple[float, float, float]:

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog.estimators import ESTIMATORS
-from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.arms import Arm
 from catlog.diagnostics.moments import Moments
+from catlog.diagnostics.task import Task
+from catlog.estimators import ESTIMATORS
 from catlog.problems.problem import Problem, bits, one_hot
 from catlog.testing.settings import supports
 
@@ -48,7 +49,12 @@ QUICK_SHAPES = {"4 bits": (4,), "2 one-hot variables of 3": (2, 3)}
 SETTINGS: dict[str, list[Options]] = {
     "Reinforce": [{}, {"baseline": MOVING_AVERAGE}],
     "RELAX": [{"network": NETWORK}],
-    "IndeCateR": [{}, {"sampling": "latin"}, {"variables": 1}, {"variables": 4, "sampling": "latin"}],
+    "IndeCateR": [
+        {},
+        {"sampling": "latin"},
+        {"variables": 1},
+        {"variables": 4, "sampling": "latin"},
+    ],
     "SumAndSample": [{"top": BUDGET // 2}],
     "MAPO": [{"size": BUDGET // 2}],
     "GumbelSoftmax": [{"temperature": 0.5}, {"temperature": 0.5, "hard": True}],
@@ -77,18 +83,18 @@ def network_problem(name: str, shape: tuple[int, ...]) -> tuple[Problem, Tensor]
     return problem, wide.grad.flatten()
 
 
-def entrants(task: GradientSampler, names: list[str]) -> dict[tuple[str, str], catlog.Estimator]:
+def entrants(task: Task, names: list[str]) -> dict[tuple[str, str], catlog.Estimator]:
     """Return the estimators that fit a problem, near the budget, by name and settings."""
     listed = {}
     for name in names:
         for options in SETTINGS.get(name, [{}]):
             sized = near_budget(name, options, task.q, BUDGET)
-            if sized is None or options.get("variables", 0) > task.view.d:
+            if sized is None or options.get("variables", 0) > task.factors.d:
                 continue
             if sized.get("samples") == 1 and "draws" in sized:
                 continue  # a single draw is the same in every way of drawing
             E = make_estimator(name, sized, task.q)
-            if supports(E, task.kind):
+            if supports(E, task.factors.kind):
                 listed[name, options_text(sized)] = E
     return listed
 
@@ -104,28 +110,28 @@ def quality(E: catlog.Estimator, moments: Moments, exact: Tensor) -> Row:
         "variance": moments.variance / square,
         "bias": (moments.shifted_norm2(-exact) / square) ** 0.5,
         "bias_noise": (moments.variance / moments.count / square) ** 0.5,
-        "z": (beyond_rounding / standard_error).max().item() if E.randomness else None,
+        "z": (beyond_rounding / standard_error).max().item() if hasattr(E, "samples") else None,
     }
 
 
 def measure(
     problem: Problem, exact: Tensor, names: list[str], rounds: int, batch: int, training: int
 ) -> list[Row]:
-    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
+    task = Task(problem.f, problem.distribution, problem.parameters)
     listed = entrants(task, names)
-    moments = {key: Moments() for key in listed}
-    counts = {key: batch if E.randomness else 1 for key, E in listed.items()}
+    counts = {key: batch if hasattr(E, "samples") else 1 for key, E in listed.items()}
     generators = {key: torch.Generator().manual_seed(SEED) for key in listed}
-    trained = {
-        key: train(E, task, training, generators[key], together=batch) for key, E in listed.items()
-    }
+    trained = {key: train(E, task, training, generators[key]) for key, E in listed.items()}
+    arms = {key: Arm(E, 0, generators[key]) for key, E in listed.items()}
+    moments = {key: arm.in_parameters for key, arm in arms.items()}
 
     def estimate(key: tuple[str, str]) -> None:
-        moments[key].add(task.gradients(listed[key], counts[key], generators[key])[0])
+        for _ in range(counts[key]):
+            arms[key].observe(task)
 
     times: dict[tuple[str, str], list[float]] = {}
     for is_noisy, turns in ((False, 1), (True, rounds)):
-        keys = [key for key, E in listed.items() if bool(E.randomness) == is_noisy]
+        keys = [key for key, E in listed.items() if hasattr(E, "samples") == is_noisy]
         times |= seconds_in_turns({key: partial(estimate, key) for key in keys}, turns)
     rows = []
     for key, E in listed.items():

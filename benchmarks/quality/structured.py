@@ -22,15 +22,15 @@ from math import exp, log
 from statistics import NormalDist, fmean
 
 import torch
+from catlog.sampling.draw import draw
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
+from catlog.diagnostics.task import Task
 from catlog.distributions import Ordered
 from catlog.problems import Problem
-from catlog.sampling.draw import draw
 
 from ..command_line import output_of
 from ..tables import Row, Table, selected
@@ -38,7 +38,6 @@ from .measuring import observe, variance_ratio
 from .structured_problems import PROBLEMS
 
 FOLDS, RIDGES = (4, 8, 16), (0.3, 1.0, 3.0, 10.0)
-TOGETHER = 20_000  # evaluations of f in one call, about
 
 
 def methods(evaluations: int, samples: int) -> dict[str, catlog.Estimator]:
@@ -90,12 +89,12 @@ def conditional_rows(E: catlog.Estimator, q: Ordered, f: Callable[[Tensor], Tens
     return counted
 
 
-def main_effects(task: GradientSampler, draws: int, generator: torch.Generator) -> float:
+def main_effects(task: Task, draws: int, generator: torch.Generator) -> float:
     """Return the share of f's variance that a sum of functions of single variables explains."""
     with torch.no_grad():
-        x = draw(task.view, 2 * draws, generator=generator)
+        x = draw(task.factors, 2 * draws, generator=generator)
         fx = task.f(x).double()
-    features = one_hot(x, max(task.view.cardinalities)).flatten(1)
+    features = one_hot(x, max(task.factors.cardinalities)).flatten(1)
     points = torch.cat([features, torch.ones(2 * draws, 1)], 1).double()
     gram = points[:draws].mT @ points[:draws] + torch.eye(points.shape[1])
     predicted = points[draws:] @ torch.linalg.solve(gram, points[:draws].mT @ fx[:draws])
@@ -112,7 +111,7 @@ def largest_z(ours: Moments, theirs: Moments, comparisons: int) -> tuple[float, 
 
 def variances(problem: Problem, samples: int, repeats: int, comparisons: int) -> list[Row]:
     """Return the rows of one problem with the evaluations of SCateR(samples)."""
-    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
+    task = Task(problem.f, problem.distribution, problem.parameters)
     generator = torch.Generator().manual_seed(0)
     share = main_effects(task, 20 * repeats, generator)
     evaluations = catlog.SCateR(samples).evaluations(task.q)
@@ -120,8 +119,7 @@ def variances(problem: Problem, samples: int, repeats: int, comparisons: int) ->
     for name, E in methods(evaluations, samples).items():
         assert E.evaluations(task.q) == evaluations
         start = time.perf_counter()
-        together = max(1, TOGETHER // evaluations)
-        moments[name] = observe(task, E, repeats, generator, together)
+        moments[name] = observe(task, E, repeats, generator)
         seconds[name] = time.perf_counter() - start
     rows = []
     for name, E in methods(evaluations, samples).items():
@@ -141,7 +139,7 @@ def variances(problem: Problem, samples: int, repeats: int, comparisons: int) ->
                 "largest_z": z,
                 "z_limit": limit,
                 "repeats": repeats,
-                "variables": task.view.d,
+                "variables": task.factors.d,
                 "parameters": problem.parameters[0].numel(),
                 "main_effects": share,
                 "seconds": seconds[name],
@@ -152,12 +150,11 @@ def variances(problem: Problem, samples: int, repeats: int, comparisons: int) ->
 
 def settings_rows(problem: Problem, samples: int, repeats: int) -> list[Row]:
     """Return CritiCateR's variance relative to RLOO's in every setting, on the same draws."""
-    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
+    task = Task(problem.f, problem.distribution, problem.parameters)
     evaluations = catlog.SCateR(samples).evaluations(task.q)
-    together = max(1, TOGETHER // evaluations)
 
     def measured(E: catlog.Estimator) -> Moments:
-        return observe(task, E, repeats, torch.Generator().manual_seed(1), together)
+        return observe(task, E, repeats, torch.Generator().manual_seed(1))
 
     rloo = measured(catlog.RLOO(evaluations))
     rows = []

@@ -15,17 +15,17 @@ from math import isnan
 from typing import Any
 
 import torch
+from catlog.distributions.conditionals import view
 from rich.progress import track
 
 import catlog
-from catlog.estimators import ESTIMATORS
 from catlog import problems
-from catlog.diagnostics import Row, compare
-from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.sizing import within_budget
-from catlog.distributions.conditionals import view
 from catlog.core.estimator import Estimator
 from catlog.core.evaluator import Function
+from catlog.diagnostics import Row, compare
+from catlog.diagnostics.arms import Arm, within_budget
+from catlog.diagnostics.task import Task
+from catlog.estimators import ESTIMATORS
 
 from ..command_line import add_options
 from ..tables import RESULTS, Table
@@ -69,10 +69,10 @@ def budget(problem: problems.Problem) -> int:
 def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     """Return the number of steps that fit into ``seconds``, judged by the first step."""
     E, f = entry
-    task = GradientSampler(f, problem.distribution, problem.parameters)
+    task = Task(f, problem.distribution, problem.parameters)
     try:
         E = within_budget(deepcopy(E), budget(problem), task.evaluations)
-        return int(seconds / task.timer(E, task.generator(0))()[0])
+        return int(seconds / Arm(E, 0, task.generator(0)).observe(task))
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return sys.maxsize  # measure_pair reports the reason
 
