@@ -37,10 +37,6 @@ from torch.nn import functional as F
 import catlog
 import catlog.pyro
 
-from .command_line import opened, table_parser
-from .quality.measuring import moments_of
-from .tables import Row
-from .turns import seconds_in_turns
 
 STEPS, SIZE, WINDOW, WHAT, HIDDEN, BATCH = 3, 20, 10, 10, 64, 64
 REFERENCE = "TraceGraph_ELBO"

@@ -35,8 +35,6 @@ import catlog
 import catlog.pyro
 from catlog.pyro.elbo import Noise
 
-from .command_line import opened, table_parser
-from .tables import Row
 
 HIDDEN, STYLE, BATCH = 64, 8, 100
 THEIRS = {"Trace_ELBO": Trace_ELBO, "TraceGraph_ELBO": TraceGraph_ELBO}

@@ -30,10 +30,6 @@ from torch import Tensor
 import catlog
 import catlog.pyro
 
-from .command_line import opened, table_parser
-from .quality.measuring import moments_of
-from .tables import Row
-from .turns import seconds_in_turns
 
 Program = Callable[[], None]
 BASELINE = {"baseline": {"use_decaying_avg_baseline": True}}
