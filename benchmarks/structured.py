@@ -6,19 +6,20 @@
 "variance": at the evaluations of SCateR with one and with four samples. `variance` is summed over
 the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval by the delta method.
 
-"counts": the variance of the gradient in the rates of 16 Poisson counts: differences, and estimators
-of truncated counts. f is a weighted sum, the square of its distance from a target, or the
-cross-entropy of a random decoder of the counts' square roots.
+"counts": the variance of the gradient in the rates of 16 Poisson counts: differences, and
+estimators of truncated counts. f is a weighted sum, the square of its distance from a target, or
+the cross-entropy of a random decoder of the counts' square roots.
 
 "times", "stability": `Subset` beside the textbook's recursion over items, one `logaddexp` each,
 differentiated by autograd, and beside Gumbel top-k, which draws from another distribution. 50 of
-1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares float32
-with float64: log-probability per item and marginals absolutely, their gradient in norm.
+1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares
+float32 with float64: log-probability per item and marginals absolutely, their gradient in norm.
 
-"autoencoder": an encoder 784-128-40, a code of 10 of 40 bits, and a decoder 40-128-784 that starts at
-the mean image (cross-entropy, in nats per image), with 8 draws per image and step. `loss_likeliest`
-is at the likeliest test codes, `loss` at a draw; `seconds` is CPU time. I-MLE is perturb-and-MAP
-with sum-of-Gamma noise, which samples approximately, so that its `loss` is not fair to it.
+"autoencoder": an encoder 784-128-40, a code of 10 of 40 bits, and a decoder 40-128-784 that starts
+at the mean image (cross-entropy, in nats per image), with 8 draws per image and step.
+`loss_likeliest` is at the likeliest test codes, `loss` at a draw; `seconds` is CPU time. I-MLE is
+perturb-and-MAP with sum-of-Gamma noise, which samples approximately, so that its `loss` is not fair
+to it.
 """
 
 import argparse
@@ -37,7 +38,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
 
 import catlog
 from catlog.distributions import (
-    BayesianNetwork, MarkovChain, Node, Subset, gumbel_top_k, lost_mass, truncated,
+    BayesianNetwork,
+    MarkovChain,
+    Node,
+    Subset,
+    gumbel_top_k,
+    lost_mass,
+    truncated,
 )  # fmt: skip
 from catlog.problems.mlp import mlp
 
@@ -196,7 +203,9 @@ def counts(args: argparse.Namespace, table: Table) -> Rows:
         row |= {"evaluations": E.evaluations(make_q(rate)), "variance": found.variance}
         row |= {"error": found.error * found.variance}
         row["squared_norm"] = float(found.mean.square().sum())
-        yield [row | {"lost_mass": 0.0 if make_q is poisson else float(lost_mass(poisson(rate), k))}]
+        yield [
+            row | {"lost_mass": 0.0 if make_q is poisson else float(lost_mass(poisson(rate), k))}
+        ]
 
 
 def plain_table(logits: Tensor, k: int) -> list[Tensor]:
@@ -230,6 +239,14 @@ def plain_draw(logits: Tensor, k: int) -> Tensor:
         x[:, i] = bit[:, 0]
         remaining = remaining - bit.long()
     return x
+
+
+def subset_log_prob(logits: Tensor, k: int, x: Tensor) -> Tensor:
+    return Subset(logits, k).log_prob(x)
+
+
+def subset_marginals(logits: Tensor, k: int) -> Tensor:
+    return Subset(logits, k).mean
 
 
 def times(args: argparse.Namespace, table: Table) -> Rows:
@@ -273,18 +290,16 @@ def stability(args: argparse.Namespace, table: Table) -> Rows:
         logits, weights = (scale * noise).float().double(), randn(d, seed=1).double()
         x = Subset(logits, k).sample()
         ways: dict[str, tuple[torch.dtype, Any, Any]] = {
-            "exact": (torch.float64, lambda y: Subset(y, k).log_prob(x), lambda y: Subset(y, k).mean),
-            "Subset": (torch.float32, lambda y: Subset(y, k).log_prob(x), lambda y: Subset(y, k).mean),
-            "plain loop": (
-                torch.float32, lambda y: plain_log_prob(y, k, x), lambda y: plain_marginals(y, k)
-            ),
-        }  # fmt: skip
+            "exact": (torch.float64, subset_log_prob, subset_marginals),
+            "Subset": (torch.float32, subset_log_prob, subset_marginals),
+            "plain loop": (torch.float32, plain_log_prob, plain_marginals),
+        }
         results = {}
         for name, (dtype, log_prob, marginals) in ways.items():
             leaf = logits.to(dtype).requires_grad_()
-            mean = marginals(leaf)
+            mean = marginals(leaf, k)
             (gradient,) = torch.autograd.grad((mean * weights).sum(), leaf)
-            results[name] = [log_prob(leaf).detach(), mean.detach(), gradient]
+            results[name] = [log_prob(leaf, k, x).detach(), mean.detach(), gradient]
         exact, rows = results.pop("exact"), []
         for name, numbers in results.items():
             errors = [got.double() - wanted for got, wanted in zip(numbers, exact, strict=True)]
