@@ -1,6 +1,6 @@
 """Gradients and training in Pyro: `catlog.pyro.ELBO` beside Pyro's own losses.
 
-    python -m benchmarks.from_pyro                # quality/pyro_variance.csv, pyro/ss_vae.csv, air.csv
+    python -m benchmarks.from_pyro                # pyro_variance.csv, ss_vae.csv, air.csv
     python -m benchmarks.from_pyro --only air     # half an hour
 
 It needs the extra `pyro`, and scikit-learn for the digits. The modules `pyro_variance`,

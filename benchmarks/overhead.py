@@ -100,7 +100,7 @@ def overhead(args: argparse.Namespace, table: Table) -> Rows:
             is_slow = name.startswith("IndeCateR") and batch * d > 5000
             pairs = []
             for turn in range(2 if args.quick else 30 if is_slow else 300):
-                # One after the other, and each three times, so that neither finds the other's cache.
+                # One after the other, and each three times, for equal caches.
                 kinds = ("catlog", "by hand") if turn % 2 else ("by hand", "catlog")
                 best = {kind: min(step(kind, name) for _ in range(3)) for kind in kinds}
                 pairs.append((best["catlog"], best["by hand"]))

@@ -3,7 +3,7 @@
     python -m benchmarks.protocol                        # the commands, the most needed first
     python -m benchmarks.protocol --only headline two    # some of them
     python -m benchmarks.protocol | xargs -L 1 catlog    # makes the runs below runs/protocol
-    catlog export runs/protocol --output results/protocol/bits.csv
+    catlog export runs/protocol --output runs/protocol.csv
 
 A run trains five models of the protocol in one captured step; 10^6 steps of a binary protocol take
 about five minutes on an H200, a categorical run half a minute. A run that is complete is skipped.

