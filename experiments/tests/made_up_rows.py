@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from catlog_experiments.report.claims.dvae import DATA
-from catlog_experiments.report.claims.gradients import SIZES
-from catlog_experiments.report.claims.optimisation import MAXIMUM
+from catlog_experiments.report.claims import DATA, MAXIMUM, SIZES
 
 Row = dict[str, Any]
 
