@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from catlog_experiments.report.claims import CLAIMS, DATA, SIZES, Verdict, judge
+from catlog_experiments.report.claims import CLAIMS, Verdict, judge
 from catlog_experiments.report.runs import Evidence
 from made_up_rows import (
     BEST,
+    DATA,
+    SIZES,
     STEP_MS,
     WELL,
     Row,
@@ -70,7 +72,7 @@ def noisy(**variances: float) -> list[Row]:
 
 
 def categorical(limits: dict[str, float], **changes: Any) -> list[Row]:
-    ms = {"IndeCateR": 2.0, "IndeCateR-D": 2.0, "RLOO-F": 9.0}
+    ms = {"IndeCateR": 2.0, "IndeCateR-D": 2.0, "RLOO-F": 9.0, "GS-F": 9.0}
     return [
         row
         for method, limit in limits.items()
@@ -88,9 +90,10 @@ def added(digits: int = 16, **accuracies: Any) -> list[Row]:
 
 SPEEDS = {"IndeCateR": 0.02, "RLOO_F": 0.01, "RLOO_S": 0.003, "GS_F": 0.0001}
 RIVALS = {"RLOO_F": 0.01, "RLOO_S": 0.003, "GS_F": 0.0001}
+UNLOGGED = [{**row, "gradient_variance": None} for row in optimised(GS_F=1e-4)]
 EXACT = optimisation_rows("IndeCateR", 0.01, 0.0)
 SUMS = {"IndeCateR": 0.4, "IndeCateR_D": 0.86, "RLOO_F": [0.86, 0.86, 0.1], "RLOO_S": 0.05}
-LIMITS = {"IndeCateR-D": 230.0, "IndeCateR": 231.0, "RLOO-F": 229.5}
+LIMITS = {"IndeCateR-D": 230.0, "IndeCateR": 231.0, "RLOO-F": 229.5, "GS-F": 240.0}
 ADDITIVE = sized("additive")
 FEW_ESTIMATES = gradients_rows("additive", (12, 3), WELL, estimates=20)
 
@@ -120,6 +123,7 @@ OPTIMISATION = [
     ("optimisation-variance", EXACT + optimised(**RIVALS), YES),
     ("optimisation-variance", optimised(**SPEEDS), NO),
     ("optimisation-variance", EXACT + optimised(RLOO_F=0.01), UNTESTED),
+    ("optimisation-variance", EXACT + optimised(RLOO_F=0.01, RLOO_S=0.01) + UNLOGGED, UNTESTED),
     ("optimisation-speed", optimised(**SPEEDS), YES),
     ("optimisation-speed", optimised(**SPEEDS | {"RLOO_F": 0.02}), NO),
     ("optimisation-speed", optimised(**SPEEDS | {"RLOO_F": 0.05}), NO),

@@ -47,6 +47,7 @@ class Run:
     is_timed: bool = False
 
     def __getitem__(self, field: str) -> Any:
+        """Return a setting, or its default."""
         return setting(self.config, field)
 
     def column(self, metric: str) -> Array:
