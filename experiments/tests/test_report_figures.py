@@ -74,7 +74,7 @@ def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:
         for row in run_rows("programs", "RLOO", 0, [point], program="equal", data=data, digits=2)
     ]
     titles = [axes.get_title(loc="left") for axes in figure(programs, "programs").axes]
-    assert titles == ["MNIST, equal, 2 digits", "MNIST, 5,000 images, equal, 2 digits"]
+    assert titles == ["equal, MNIST, 2 digits", "equal, MNIST, 5,000 images, 2 digits"]
 
 
 def test_a_method_looks_the_same_in_every_panel_and_in_the_legend() -> None:

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from .runs import TEXTS, Array, Evidence, Methods, Repeats, Run, at_common_end, common_end
-from .statistics import Stat, format_number
+from .runs import TEXTS, Evidence, Methods, Repeats, Run, at_common_end, common_end
+from .statistics import Array, Stat, format_number
 
 Outcome = Literal["holds", "does not hold", "not testable", "not run"]
 DECIDED = ("holds", "does not hold")

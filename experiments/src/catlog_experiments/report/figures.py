@@ -1,7 +1,7 @@
 """The figures of a report. Curves are means over seeds, shaded by the standard error."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .runs import TEXTS, Evidence, Methods, estimator_of, rank
+from .runs import TEXTS, Evidence, Methods, estimator_of, rank, setting
 from .statistics import Series
 
 LOOKS, DATA, METRICS = TEXTS["looks"], TEXTS["data"], TEXTS["metrics"]
@@ -55,85 +55,44 @@ class Panel:
 
     methods: Methods
     metric: str
-    x: str = "iteration"
-    title: str = ""
-    reader: float | None = None  # the accuracy of a reader of digits with 99 %, a grey line
+    x: str
+    title: str
+
+    @property
+    def reader(self) -> float | None:
+        """The accuracy of a reader of digits with 99 %, a grey line; None without sums."""
+        first = next(iter(self.methods.values()))[0]
+        return 0.99 ** first["digits"] if first["experiment"] == "addition" else None
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Return the figures of all experiments that were run."""
-    return [*_gradients(evidence), *_curves(evidence)]
-
-
-def _gradients(evidence: Evidence) -> Iterator[Picture]:
-    descriptions = {"additive": "the paper's additive f", "pairwise": "f with interactions"}
-    for size in evidence.sizes("gradients", "function"):
-        description = descriptions[size["function"]]
-        yield Picture(
-            f"gradients-{size['function']}",
-            f"Synthetic gradients, {description}: bias and variance of each estimator.",
-            partial(_draw_gradients, evidence, size["function"]),
-        )
-
-
-def _curves(evidence: Evidence) -> Iterator[Picture]:
-    for size in evidence.sizes("optimisation", "variables", "update"):
-        methods, d = evidence.methods("optimisation", **size), size["variables"]
-        panels = [Panel(methods, "value"), Panel(methods, "value", "seconds")]
-        panels += [Panel(methods, "gradient_variance"), Panel(methods, "gradient_spread")]
-        is_own = size["update"] == "own"
-        name = "optimisation" + ("" if d == 200 else f"-{d}") + ("" if is_own else "-published")
-        mistake = "" if is_own else " with the published code's mistaken update"
-        caption = f"Synthetic optimisation of {d} bits{mistake}: value by iterations and by time, "
-        caption += "and two kinds of variance."
-        yield Picture(name, caption, partial(_draw_curves, panels))
-    for section, name, title in (
-        ("dvae", "dvae", "Discrete autoencoder"),
-        ("categorical", "dvae-categorical", "Autoencoder with categorical variables"),
-    ):
-        part = evidence.section(section)
-        sizes = part.sizes("dvae", "data", "variables", "categories")
-        for x, file, what in (
-            ("iteration", "iterations", "negated train and test ELBO and variance by iterations"),
-            ("seconds", "time", "the same by time"),
-        ):
+    found = []
+    for (function,) in (size.values() for size in evidence.sizes("gradients", "function")):
+        caption = f"Synthetic gradients, {function} f: bias and variance of each estimator."
+        draw = partial(_draw_gradients, evidence, function)
+        found.append(Picture(f"gradients-{function}", caption, draw))
+    for spec in TEXTS["figures"]:
+        part = evidence.section(spec["section"])
+        experiment = part.runs[0]["experiment"] if part.runs else ""
+        for split in part.sizes(experiment, *spec["split"]) if part.runs else []:
             panels = [
-                Panel(part.methods("dvae", **size), metric, x, title=_size(size) * (i == 0))
-                for size in sorted(sizes, key=lambda size: list(DATA).index(size["data"]))
-                for i, metric in enumerate(
-                    ("train", "test", "gradient_variance", "gradient_spread")
-                )
+                Panel(part.methods(experiment, **split, **size), metric, x, _title(size) * (i == 0))
+                for size in part.sizes(experiment, *spec["sizes"])
+                for i, (metric, x) in enumerate(spec["panels"])
             ]
-            if panels:
-                draw = partial(_draw_curves, panels)
-                yield Picture(f"{name}-{file}", f"{title}: {what}.", draw)
-    for experiment, names, what in (
-        ("addition", ("data", "digits"), "MNIST addition: test accuracy of the sum by epochs"),
-        (
-            "programs",
-            ("program", "data", "digits"),
-            "Programs over digits: test accuracy of whole examples by epochs",
-        ),
-    ):
-        panels = [
-            Panel(
-                evidence.methods(experiment, **size),
-                "accuracy",
-                "epoch",
-                _size(size),
-                0.99 ** size["digits"] if experiment == "addition" else None,
-            )
-            for size in evidence.sizes(experiment, *names)
-        ]
-        if panels:
-            yield Picture(experiment, f"{what}, a panel per size.", partial(_draw_curves, panels))
+            defaults = {name: setting({"experiment": experiment}, name) for name in split}
+            changed = {name: split[name] for name in split if split[name] != defaults[name]}
+            name = "-".join([spec["name"], *map(str, changed.values())])
+            details = [spec["caption"], *(f"{key}: {value}" for key, value in changed.items())]
+            draw = partial(_draw_curves, panels)
+            found.append(Picture(name, ", ".join(details) + ".", draw))
+    return found
 
 
-def _size(size: Mapping[str, Any]) -> str:
-    """Return the title of a panel."""
-    parts = [DATA[size["data"]]] + ([size["program"]] if "program" in size else [])
-    names = ("variables", "categories", "digits")
-    return ", ".join([*parts, *(f"{size[name]} {name}" for name in names if name in size)])
+def _title(size: Mapping[str, Any]) -> str:
+    parts = [DATA[value] if name == "data" else f"{value} {name}" for name, value in size.items()]
+    return ", ".join(parts).replace(" program", "")
 
 
 @mpl.rc_context(fname=STYLE)
@@ -362,5 +321,10 @@ def _place_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
     # The panels keep their height. A row takes 1.5 times the height of its letters.
     rows = math.ceil(len(handles) / columns)
     figure.set_figheight(figure.get_figheight() + (rows - 1) * 1.5 * letters / 72)
-    place = f"outside upper {'left' if is_wide else 'center'}"
-    figure.legend(handles=handles, loc=place, ncols=columns, fontsize=letters, frameon=False)
+    figure.legend(
+        handles=handles,
+        loc="outside upper left" if is_wide else "outside upper center",
+        ncols=columns,
+        fontsize=letters,
+        frameon=False,
+    )

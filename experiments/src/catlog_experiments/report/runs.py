@@ -271,8 +271,11 @@ class Evidence:
 
     def sizes(self, experiment: str, *names: str) -> list[dict[str, Any]]:
         """Return the combinations of settings that occur in an experiment, sorted."""
-        runs = [run for run in self.runs if run["experiment"] == experiment]
-        values = sorted({tuple(run[name] for name in names) for run in runs})
+        runs, data = [run for run in self.runs if run["experiment"] == experiment], [*TEXTS["data"]]
+        values = sorted(
+            {tuple(run[name] for name in names) for run in runs},
+            key=lambda value: [data.index(part) if part in data else part for part in value],
+        )
         return [dict(zip(names, value, strict=True)) for value in values]
 
 

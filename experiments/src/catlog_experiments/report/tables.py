@@ -1,6 +1,6 @@
 """The numbers of a report: tables of every experiment, and a short summary of the runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from .. import EXPERIMENTS
 from .claims import covered, enough, iterations_to, solved
-from .runs import SWITCHES, TEXTS, Array, Evidence, Methods, Repeats, at_common_end
-from .statistics import Stat, format_number, statistic
+from .runs import SWITCHES, TEXTS, Evidence, Methods, Repeats, at_common_end
+from .statistics import Array, Stat, format_number, statistic
 
 DATA, METRICS = TEXTS["data"], TEXTS["metrics"]
 Columns = Mapping[str, Callable[[Repeats], object]]
@@ -99,7 +99,7 @@ COLUMNS: Mapping[str, Columns] = {
         "the paper's “variance” at the end": _late("gradient_spread"),
         "ms per step": _rounded(Repeats.milliseconds),
     },
-    "dvae": {
+    "where each method ended": {
         **EPOCHS,
         METRICS["train"]: _final("train"),
         METRICS["test"]: _final("test"),
@@ -160,59 +160,28 @@ def summary(evidence: Evidence) -> list[Table]:
 
 def tables(evidence: Evidence) -> list[Table]:
     """Return the tables of every experiment that was run, one or more per size."""
-    found = [*_gradients(evidence), *_others(evidence), *_autoencoders(evidence)]
+    found = []
+    for spec in TEXTS["tables"]:
+        for size in evidence.sizes(spec["experiment"], *spec["sizes"]):
+            methods, digits = evidence.methods(spec["experiment"], **size), size.get("digits", 0)
+            context = {
+                **size,
+                "images": DATA.get(size.get("data")),
+                "moved": TEXTS["updates"].get(size.get("update")),
+                "reader": 0.99**digits,
+                "enough": enough(digits),
+            }
+            for columns in spec["columns"]:
+                special = SPECIAL.get(columns)
+                rows = special(methods) if special else _rows(methods, COLUMNS[columns])
+                found.append(Table(spec["caption"].format(**context, columns=columns), rows))
     return [table for table in found if table.rows]
-
-
-def _gradients(evidence: Evidence) -> Iterator[Table]:
-    """Yield two tables per function and size: one of all columns would be wider than a page."""
-    sizes = evidence.sizes("gradients", "function", "variables", "categories")
-    for size in sorted(sizes, key=lambda size: (size["function"], -size["variables"])):
-        name = "D = {variables}, K = {categories}, {function} f".format(**size)
-        for kind in ("the paper's metrics", "true bias and variance, and their cost"):
-            rows = _rows(evidence.methods("gradients", **size), COLUMNS[kind])
-            yield Table(f"{name}: {kind}", rows)
-
-
-def _others(evidence: Evidence) -> Iterator[Table]:
-    captions: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
-        "optimisation": (
-            ("variables", "update"),
-            lambda variables, update: f"{variables} bits, moved {TEXTS['updates'][update]}",
-        ),
-        "addition": (
-            ("data", "digits"),
-            lambda data, digits: (
-                f"{digits} digits of {DATA[data]}: 0.99^{digits} is {0.99**digits:.3f}, "
-                f"solved from {enough(digits):.3f}"
-            ),
-        ),
-        "programs": (
-            ("program", "digits", "data"),
-            lambda **size: ", ".join(f"{name}={value}" for name, value in size.items()),
-        ),
-    }
-    for experiment, (names, caption) in captions.items():
-        for size in evidence.sizes(experiment, *names):
-            rows = _rows(evidence.methods(experiment, **size), COLUMNS[experiment])
-            yield Table(caption(**size), rows)
-
-
-def _autoencoders(evidence: Evidence) -> Iterator[Table]:
-    sizes = evidence.sizes("dvae", "data", "variables", "categories")
-    for size in sorted(sizes, key=lambda size: list(DATA).index(size["data"])):
-        methods = evidence.methods("dvae", **size)
-        name = f"{DATA[size['data']]}, {size['variables']} variables of {size['categories']} "
-        name += "categories"
-        yield Table(f"{name}: where each method ended", _rows(methods, COLUMNS["dvae"]))
-        if len(methods) > 1:
-            yield Table(f"{name}: at equal iterations, and at equal time", _at_equal_work(methods))
-        rows = [row for method, runs in methods.items() for row in _beside_published(method, runs)]
-        yield Table(f"{name}: beside the published curves (5 runs, read off a picture)", rows)
 
 
 def _at_equal_work(methods: Methods) -> list[dict[str, str]]:
     """Compare the methods at the last iteration, and at the last second, that all reached."""
+    if len(methods) < 2:
+        return []
     rows = {method: {"method": method} for method in methods}
     for x, unit, digits in (("iteration", "iterations", 7), ("seconds", "s", 3)):
         for metric in ("train", "test"):
@@ -223,17 +192,25 @@ def _at_equal_work(methods: Methods) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-def _beside_published(method: str, runs: Repeats) -> Iterator[dict[str, str]]:
+def _beside_published(methods: Methods) -> list[dict[str, str]]:
     """Compare with the published curves, at the first and at the last point within reach."""
-    known = runs.beside()
-    reached = [x for run in known for x in run.column("iteration") if x <= runs.end("iteration")]
-    for x in dict.fromkeys([*reached[:1], *reached[-1:]]):
-        row = {"method": method, "iteration": f"{x:.0f}"}
-        for metric in ("train", "test"):
-            measured, value = runs.at(metric, x), known.at(metric, x)
-            row[metric] = str(measured)
-            row[f"published {metric}"] = str(_known(value))
-            row[f"{metric}: ours minus theirs"] = (
-                f"{measured.mean - value.mean:+.1f}" if value.seeds else ""
-            )
-        yield row
+    rows = []
+    for method, runs in methods.items():
+        known, until = runs.beside(), runs.end("iteration")
+        reached = [x for run in known for x in run.column("iteration") if x <= until]
+        for x in dict.fromkeys([*reached[:1], *reached[-1:]]):
+            row = {"method": method, "iteration": f"{x:.0f}"}
+            for metric in ("train", "test"):
+                measured, value = runs.at(metric, x), known.at(metric, x)
+                difference = f"{measured.mean - value.mean:+.1f}" if value.seeds else ""
+                row[metric] = str(measured)
+                row[f"published {metric}"] = str(_known(value))
+                row[f"{metric}: ours minus theirs"] = difference
+            rows.append(row)
+    return rows
+
+
+SPECIAL: Mapping[str, Callable[[Methods], list[dict[str, str]]]] = {
+    "at equal iterations, and at equal time": _at_equal_work,
+    "beside the published curves (5 runs, read off a picture)": _beside_published,
+}
