@@ -25,11 +25,11 @@ def test_shorter_runs_are_apart_and_runs_that_are_left_out_are_named() -> None:
     ]
     assert len(evidence.runs[0].points) == 10
     size = "addition RLOO-F (data=mnist, digits=4)"
-    assert evidence.notes == [
+    assert evidence.notes == (
         f"{size}: runs with epochs=3 are shown as methods apart from those with epochs=10.",
         f"{size}, seed 0: a run of 3000 iterations is left out, because one of 3375 counts "
         "(they differ in device).",
-    ]
+    )
 
 
 def test_runs_of_different_lengths_are_not_averaged_without_a_note() -> None:
@@ -41,12 +41,12 @@ def test_runs_of_different_lengths_are_not_averaged_without_a_note() -> None:
     evidence = Evidence.from_rows(rows)
     assert [(run["seed"], run.length) for run in evidence.runs] == [(0, 375 * 6), (1, 375 * 6)]
     size = "addition RLOO-F (data=mnist, digits=4)"
-    assert evidence.notes == [
+    assert evidence.notes == (
         f"{size}, seed 2: left out, because it got to iteration 1125 of 3000.",
         f"{size}: the runs differ in length (seed 0: 3000, seed 1: 2250), so all are read up to "
         "iteration 2250.",
-    ]
-    assert Evidence.from_rows(addition_rows(4, "RLOO-F", 0.5)).notes == []
+    )
+    assert Evidence.from_rows(addition_rows(4, "RLOO-F", 0.5)).notes == ()
 
 
 def test_rows_of_no_run_are_counted() -> None:
@@ -63,7 +63,7 @@ def test_a_run_and_its_table_are_one_run(tmp_path: Path) -> None:
         records.write(run, tmp_path / "runs.csv")
         evidence = Evidence.from_rows([*run, *records.read(tmp_path / "runs.csv")])
         assert len(evidence.runs) == 1
-        assert evidence.notes == []
+        assert evidence.notes == ()
 
 
 def test_runs_with_another_network_or_other_data_are_not_averaged() -> None:
@@ -127,7 +127,7 @@ def test_step_times_replace_the_clock() -> None:
 
 def test_published_numbers_are_runs() -> None:
     """Without notes: none is left out, cut or doubled."""
-    assert published().notes == []
+    assert published().notes == ()
     omniglot = published().methods("dvae", data="omniglot", categories=2)
     assert omniglot["IndeCateR"].final("train").mean == 103.3
     assert omniglot["RLOO-S"].at("test", 10_000).seeds == 0

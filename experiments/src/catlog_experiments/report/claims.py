@@ -219,15 +219,16 @@ def _leads(stats: Mapping[str, Stat]) -> Answer:
     return True, numbers
 
 
-def _within_factor(stats: Mapping[str, Stat], factor: float, unit: str) -> Answer:
+def _similar(methods: Methods, time: Callable[[Repeats], Stat], factor: float, unit: str) -> Answer:
     """Judge whether the slowest method takes less than ``factor`` times as long as the fastest."""
+    stats = {name: time(runs) for name, runs in methods.items()}
     times = {name: stat.mean for name, stat in stats.items() if stat.seeds}
     if len(times) < 2:
         raise NotRunError("fewer than two methods were timed")
     fastest = min(times, key=lambda name: times[name])
     ratio = max(times.values()) / max(times[fastest], 1e-12)
     text = f"a factor of {format_number(ratio, digits=3)}, {fastest} fastest"
-    return ratio < factor, f"{_listing(times)} {unit}: {text}"
+    return ratio < factor, f"{_listing(times)} ms per {unit}: {text}"
 
 
 def _much_lower(methods: Methods, variance: str) -> Answer:
@@ -264,11 +265,6 @@ def _rloo_nearest(methods: Methods) -> Answer:
     return min(stats, key=lambda name: stats[name].mean) == "RLOO", _listing(stats)
 
 
-def _similar_time(methods: Methods) -> Answer:
-    stats = {name: runs.estimate_time() for name, runs in methods.items()}
-    return _within_factor(stats, 10, "ms per estimate")
-
-
 def _lowest_variance(methods: Methods) -> Answer:
     return _leads(
         {name: runs.reduced("gradient_variance", np.mean) for name, runs in methods.items()}
@@ -292,11 +288,6 @@ def _relaxation_struggles(methods: Methods) -> Answer:
     share = shares.pop("GS-F")
     is_last = all(clearly_lower(share, other) for other in shares.values())
     return is_last and share.mean < 0.5, f"{numbers} of the distance"
-
-
-def _similar_steps(methods: Methods) -> Answer:
-    stats = {name: runs.milliseconds() for name, runs in methods.items()}
-    return _within_factor(stats, 2, "ms per step")
 
 
 def _clock(runs: Repeats) -> str:
@@ -438,11 +429,11 @@ RULES: dict[str, Rule] = {
     "gradients-pairwise": partial(_much_lower, variance="relative_variance"),
     "gradients-work": _least_work,
     "gradients-rloo": _rloo_nearest,
-    "gradients-time": _similar_time,
+    "gradients-time": partial(_similar, time=Repeats.estimate_time, factor=10, unit="estimate"),
     "optimisation-variance": _lowest_variance,
     "optimisation-speed": _fewest_iterations,
     "optimisation-relaxation": _relaxation_struggles,
-    "optimisation-time": _similar_steps,
+    "optimisation-time": partial(_similar, time=Repeats.milliseconds, factor=2, unit="step"),
     "dvae-time": _lowest_train,
     "dvae-iterations": _near_rloo,
     "dvae-overfitting": _overfits,

@@ -254,7 +254,7 @@ class Evidence:
             for run in _cut_to_shortest(_longest_of_each_seed(method, notes), notes)
         ]
         times = _step_times(step_times)
-        return cls([run.timed(times) for run in runs], times, notes)
+        return cls([run.timed(times) for run in runs], times, tuple(notes))
 
     def section(self, key: str) -> Self:
         """Return the evidence in one section's runs."""
