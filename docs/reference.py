@@ -20,7 +20,7 @@ from measured import estimators
 
 import catlog
 import catlog_experiments
-from catlog_experiments.cli.main import main
+from catlog_experiments.cli import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
 PACKAGES = ["functions", "functions.kernels", "parallel", "problems"]

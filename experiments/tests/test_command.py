@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 import catlog
+from catlog.testing.settings import VARIANTS
 from catlog_experiments import (
     DVAE,
     EXPERIMENTS,
@@ -25,6 +26,7 @@ from catlog_experiments import (
     records,
 )
 from catlog_experiments.__main__ import main
+from catlog_experiments.comparing import parse_estimators
 from catlog_experiments.data import DataError
 from catlog_experiments.files import guarded, unguarded
 from catlog_experiments.run_folder import Folder
@@ -300,3 +302,64 @@ def test_runs_without_their_default_folder_keep_their_values() -> None:
     assert Folder(folder_for(SMALL)).completed(SMALL.record())
     assert folder_for(replace(SMALL, iterations=40)) == folder_for(SMALL)
     assert folder_for(replace(SMALL, seed=1)) != folder_for(SMALL)
+
+
+# --- compare and advise
+
+MINE = """
+import torch
+from torch.distributions import Bernoulli, Independent
+
+def problem():
+    theta = torch.zeros(4, requires_grad=True)
+    return (lambda x: x.prod(-1)), (lambda t: Independent(Bernoulli(logits=t), 1)), [theta]
+
+def plain():
+    f, law, (theta,) = problem()
+    return f, law(theta)
+
+def nothing():
+    return 1
+
+def broken():
+    return torch.zeros(2).colour
+"""
+
+
+def test_comparing_on_a_problem_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
+    few = "--repeats 10 --rounds 1"
+    chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
+    mine = "compare --problem my_problem_of_bits"
+    assert main(f"{mine}:problem {chosen} {few} --csv out.csv --plot out.png".split()) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
+    assert output.endswith("Numbers: out.csv\nFigure: out.png\n")
+    assert max(map(len, output.splitlines())) <= 80
+    assert Path("out.csv").exists()
+    assert Path("out.png").exists()
+    assert main(f"{mine}:plain --estimators RLOO --samples 3 {few}".split()) == 0
+    assert "RLOO(3)" in capsys.readouterr().out
+    assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
+    assert "q: 4 independent bits." in capsys.readouterr().out
+    assert "must return (f, q), (f, make_q, parameters)" in error_of(f"{mine}:nothing", capsys)
+    with pytest.raises(RuntimeError, match="my_problem_of_bits:broken raised") as caught:
+        main(f"{mine}:broken".split())
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_comparing_on_the_suite(capsys: Capture) -> None:
+    options = "--estimators RLOO,IndeCateR --budget 100 --repeats 10 --rounds 1"
+    assert main(f"compare --problem ising {options}".split()) == 0
+    assert "Bias against the reference given" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", catlog.ESTIMATORS)
+def test_what_is_printed_can_be_given_to_the_command(name: str) -> None:
+    for options in VARIANTS[name]:
+        E = catlog.ESTIMATORS[name](**options)
+        (parsed,) = parse_estimators(repr(E))
+        assert repr(catlog.ESTIMATORS[name]() if isinstance(parsed, str) else parsed) == repr(E)
