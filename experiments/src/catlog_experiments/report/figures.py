@@ -51,7 +51,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: a metric of several methods against x."""
+    """One panel: curves of several methods.
+
+    Attributes:
+        methods: The methods.
+        metric: The metric on the vertical axis.
+        x: What is on the horizontal axis.
+        title: The size or the data set; "": as in the panel before.
+    """
 
     methods: Methods
     metric: str
