@@ -42,6 +42,7 @@ def draw_figures(folder: Path = FIGURES) -> None:
     """Draw the figures that are older than the results or than the code that draws them."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = [*(ROOT / "results").rglob("*.csv"), *DOCS.glob("measured/*.py"), DOCS / "compare.md"]
+    sources += (ROOT / "experiments" / "src").rglob("report/*.*")
     newest = max(path.stat().st_mtime for path in sources)
     for module in MODULES.values():
         for name, draw in getattr(module, "figures", dict)().items():

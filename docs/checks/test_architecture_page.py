@@ -7,12 +7,12 @@ from types import FrameType
 
 import pytest
 import torch
-from measured import ROOT
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
 
+ROOT = Path(__file__).parents[2]
 SOURCE = Path(catlog.__file__).parent
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 

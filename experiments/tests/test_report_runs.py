@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from catlog_experiments import records
-from catlog_experiments.report import published
-from catlog_experiments.report.formatting import format_number
-from catlog_experiments.report.runs import Evidence, method_label
-from catlog_experiments.report.statistics import Stat, at, series, statistic
-from catlog_experiments.report.step_times import StepTimes
+from catlog_experiments.report.runs import Evidence, method_label, published
+from catlog_experiments.report.statistics import Stat, format_number, statistic
 from made_up_rows import addition_rows
 
 
@@ -42,7 +39,7 @@ def test_runs_of_different_lengths_are_not_averaged_without_a_note() -> None:
         *addition_rows(4, "RLOO-F", [0.0, 0.0, 0.9], epochs=3)[8:],
     ]
     evidence = Evidence.from_rows(rows)
-    assert [(run.seed, run.length) for run in evidence.runs] == [(0, 375 * 6), (1, 375 * 6)]
+    assert [(run["seed"], run.length) for run in evidence.runs] == [(0, 375 * 6), (1, 375 * 6)]
     size = "addition RLOO-F (data=mnist, digits=4)"
     assert evidence.notes == (
         f"{size}, seed 2: left out, because it got to iteration 1125 of 3000.",
@@ -92,16 +89,15 @@ def test_mean_and_standard_error_are_over_seeds_at_points_that_all_reached() -> 
         *addition_rows(4, "RLOO-F", [0.5], epochs=4),
         *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:],
     ]
-    runs = Evidence.from_rows(rows).runs
-    curve = series(runs, "accuracy", "epoch")
+    runs = Evidence.from_rows(rows).methods("addition")["RLOO-F"]
+    curve = runs.series("accuracy", "epoch")
     assert curve is not None
-    assert curve.seeds == 2
     assert curve.x.tolist() == [0, 1, 2, 3, 4]
     values = [0.5, 0.7 * (1 - math.exp(-1))]
     assert curve.mean[-1] == pytest.approx(sum(values) / 2)
     # the sample standard deviation over sqrt(2)
     assert curve.error[-1] == pytest.approx(abs(values[0] - values[1]) / 2)
-    assert at(runs, "accuracy", 4, "epoch").seeds == 2
+    assert runs.at("accuracy", 4, "epoch").seeds == 2
 
 
 def test_numbers_are_written_with_their_error() -> None:
@@ -117,16 +113,24 @@ def test_zero_up_to_rounding_is_written_as_zero() -> None:
     assert format_number(-1e-18) == "-1e-18"
 
 
-def test_step_times_without_a_number_are_refused() -> None:
+def test_step_times_replace_the_clock() -> None:
+    rows = addition_rows(4, "RLOO-F", 0.5, epochs=2) + addition_rows(4, "RLOO-S", 0.5, epochs=2)
+    times = [{"problem": "addition, 4 digits", "method": "RLOO-F", "ms": 2.0}]
+    methods = Evidence.from_rows(rows, times).methods("addition")
+    assert str(methods["RLOO-F"].milliseconds()) == "2"
+    assert methods["RLOO-F"].end("seconds") == 750 * 2.0 / 1000
+    assert math.isnan(methods["RLOO-S"].end("seconds"))
+    assert methods["RLOO-S"].milliseconds().mean == pytest.approx(200 / 749)
     with pytest.raises(ValueError, match="the columns method and ms"):
-        StepTimes.from_rows([{"method": "RLOO-F", "ms": ""}])
+        Evidence.from_rows([], [{"method": "RLOO-F", "ms": ""}])
 
 
-def test_published_curves_are_complete() -> None:
-    tables = [published.DVAE, published.ADDITION, published.OPTIMISATION]
-    for curve in [curve for table in tables for row in table.values() for curve in row.values()]:
-        assert len(curve.x) == len(curve.y)
-        assert list(curve.x) == sorted(curve.x)
-    assert published.DVAE["omniglot", 2, "train"]["IndeCateR"].at(190_000) == 103.3
-    assert published.DVAE["omniglot", 2, "test"]["RLOO-S"].at(10_000) is None
-    assert published.ADDITION[16]["IndeCateR-D"].at(5) == 0.75
+def test_published_numbers_are_runs() -> None:
+    """Without notes: none is left out, cut or doubled."""
+    assert published().notes == ()
+    omniglot = published().methods("dvae", data="omniglot", categories=2)
+    assert omniglot["IndeCateR"].final("train").mean == 103.3
+    assert omniglot["RLOO-S"].at("test", 10_000).seeds == 0
+    rows = [{**row, "data": "mnist"} for row in addition_rows(16, "IndeCateR-D", 0.5)]
+    runs = Evidence.from_rows(rows).methods("addition")["IndeCateR-D"]
+    assert runs.beside().at("accuracy", 5, "epoch").mean == 0.75

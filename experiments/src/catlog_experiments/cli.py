@@ -236,16 +236,13 @@ class ReportCommand(Checked):
     """CSV file with the columns method and ms: step times to use instead of each run's clock."""
 
     def __call__(self) -> int:
-        from .report.figures import save_all
-        from .report.page import verdict_lines, write_page
-        from .report.provenance import provenance
+        from .report.page import provenance, verdict_lines, write_figures, write_page
         from .report.runs import Evidence
-        from .report.step_times import StepTimes
         from .report.tables import summary
 
         rows, console = _read_runs(self.sources), Console()
         measured = [] if self.step_times is None else records.read(self.step_times)
-        evidence = Evidence.from_rows(rows, StepTimes.from_rows(measured))
+        evidence = Evidence.from_rows(rows, measured)
         write_page(evidence, self.output, provenance(self.sources, rows))
         for content in summary(evidence):
             table = Table(title=content.caption, title_justify="left")
@@ -257,7 +254,7 @@ class ReportCommand(Checked):
         _print_notes(evidence.notes, console)
         for line in verdict_lines(evidence):
             console.print(escape(line), highlight=False)
-        for path in [] if self.figures is None else save_all(evidence, self.figures):
+        for path in [] if self.figures is None else write_figures(evidence, self.figures):
             console.print(escape(str(path)))
         console.print(f"Report: {escape(str(self.output.resolve()))}", soft_wrap=True)
         return 0

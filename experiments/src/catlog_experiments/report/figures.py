@@ -1,23 +1,37 @@
-"""The paper's figures, drawn from runs.
+"""The figures of a report. Curves are means over seeds, shaded by the standard error."""
 
-Curves are means over seeds, shaded by the standard error. Each method has one colour.
-"""
-
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .. import Programs
-from . import published
-from .looks import DATA, STYLE
-from .panels import draw_curves, draw_dots, draw_legend, place_legend
-from .runs import Evidence, Run, by_method, pick, require_runs, section_of, values
+from .runs import TEXTS, Evidence, Methods, estimator_of, rank, setting
+from .statistics import Series
+
+LOOKS, DATA, METRICS = TEXTS["looks"], TEXTS["data"], TEXTS["metrics"]
+STYLE = Path(__file__).with_name("report.mplstyle")
+FURTHER = list(zip(
+    ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33"),
+    "<>d8H12", strict=True,
+))  # fmt: skip
+BROKEN_LINES: list[Any] = ["-.", ":", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
+PUBLISHED: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1, "fillstyle": "none"}
+AXES = {"iteration": "iterations", "seconds": "seconds", "epoch": "epochs"}
+
+ROUNDING = 1e-10  # a variance below this share of the largest in its panel is zero up to rounding
+MOST_POINTS = 400  # of a curve
+# Figures of more inches are shown 56rem wide on a phone, which shows 390 of these 896 pixels.
+WIDE = 9.0
+PHONE_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -27,249 +41,297 @@ class Picture:
     Attributes:
         name: The name of its file.
         caption: What it shows.
-        figure: The figure.
+        draw: Draws it.
     """
 
     name: str
     caption: str
-    figure: Figure
+    draw: Callable[[], Figure]
 
 
-@mpl.rc_context(STYLE)
-def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
-    """Draw the synthetic gradients: a column of panels per (D, K).
+@dataclass(frozen=True)
+class Panel:
+    """One panel: curves of several methods.
 
-    The upper row has the paper's metrics, the lower row the true bias and variance. The measured
-    bias of an unbiased estimator is not zero because the mean of its estimates is still noisy. A
-    tick marks the level of that noise.
+    Attributes:
+        methods: The methods.
+        metric: The metric on the vertical axis.
+        x: What is on the horizontal axis.
+        title: The size or the data set; "": as in the panel before.
     """
-    runs = pick(evidence.runs, "gradients", function=function)
-    sizes = sorted(values(runs, "variables", "categories"), reverse=True)
-    methods = list(by_method(runs))
-    size = (max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(methods))
-    figure = Figure(figsize=size, layout="constrained")
+
+    methods: Methods
+    metric: str
+    x: str
+    title: str
+
+    @property
+    def reader(self) -> float | None:
+        """The accuracy of a reader of digits with 99 %, a grey line; None without sums."""
+        first = next(iter(self.methods.values()))[0]
+        return 0.99 ** first["digits"] if first["experiment"] == "addition" else None
+
+
+def pictures(evidence: Evidence) -> list[Picture]:
+    """Return the figures of all experiments that were run."""
+    found = []
+    for (function,) in (size.values() for size in evidence.sizes("gradients", "function")):
+        caption = f"Synthetic gradients, {function} f: bias and variance of each estimator."
+        draw = partial(_draw_gradients, evidence, function)
+        found.append(Picture(f"gradients-{function}", caption, draw))
+    for spec in TEXTS["figures"]:
+        part = evidence.section(spec["section"])
+        experiment = part.runs[0]["experiment"] if part.runs else ""
+        for split in part.sizes(experiment, *spec["split"]) if part.runs else []:
+            panels = [
+                Panel(part.methods(experiment, **split, **size), metric, x, _title(size) * (i == 0))
+                for size in part.sizes(experiment, *spec["sizes"])
+                for i, (metric, x) in enumerate(spec["panels"])
+            ]
+            defaults = {name: setting({"experiment": experiment}, name) for name in split}
+            changed = {name: split[name] for name in split if split[name] != defaults[name]}
+            name = "-".join([spec["name"], *map(str, changed.values())])
+            details = [spec["caption"], *(f"{key}: {value}" for key, value in changed.items())]
+            draw = partial(_draw_curves, panels)
+            found.append(Picture(name, ", ".join(details) + ".", draw))
+    return found
+
+
+def _title(size: Mapping[str, Any]) -> str:
+    parts = [DATA[value] if name == "data" else f"{value} {name}" for name, value in size.items()]
+    return ", ".join(parts).replace(" program", "")
+
+
+@mpl.rc_context(fname=STYLE)
+def _draw_gradients(evidence: Evidence, function: str) -> Figure:
+    """Draw a column of panels per (D, K): the paper's metrics, and the true bias and variance.
+
+    The measured bias of an unbiased estimator is not zero because the mean of its estimates is
+    still noisy. A tick marks the level of that noise.
+    """
+    sizes = evidence.sizes("gradients", "variables", "categories")[::-1]
+    by_size = [evidence.methods("gradients", function=function, **size) for size in sizes]
+    order = list(evidence.methods("gradients", function=function))
+    figure = Figure((max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(order)), layout="constrained")
     grid = figure.subplots(2, 2 * len(sizes), sharey=True, squeeze=False)
     metrics = (("cosine_distance", "cosine_variance"), ("relative_bias", "relative_variance"))
-    overlaid = False
-    for j, (d, k) in enumerate(sizes):
-        runs_here = by_method(pick(runs, "gradients", variables=d, categories=k))
-        bars = published.GRADIENTS.get((d, k), {}) if function == "additive" else {}
-        overlaid |= bool(bars)
-        for i in range(2):
-            for m in range(2):
-                draw_dots(grid[i, 2 * j + m], metrics[i][m], runs_here, methods, bars)
-        grid[0, 2 * j].set_title(f"D = {d}, K = {k}", loc="left", fontweight="bold")
+    for j, (size, methods) in enumerate(zip(sizes, by_size, strict=True)):
+        for i in range(4):
+            _draw_dots(grid[i // 2, 2 * j + i % 2], metrics[i // 2][i % 2], methods, order)
+        title = f"D = {size['variables']}, K = {size['categories']}"
+        grid[0, 2 * j].set_title(title, loc="left", fontweight="bold")
     for row, name in zip(grid, ("the paper's metrics", "true metrics"), strict=True):
-        row[0].set_yticks(range(len(methods)), methods)
+        row[0].set_yticks(range(len(order)), order)
         row[0].set_ylabel(name)
     markers: dict[str, dict[str, Any]] = {
         "measured (± standard error over problems)": {"marker": "o"},
         "noise level of the bias": {"marker": "|", "markersize": 11},
         "published": {"marker": "D", "fillstyle": "none"},
     }
-    handles = [
+    if not any(runs.beside() for methods in by_size for runs in methods.values()):
+        del markers["published"]
+    _place_legend(figure, [
         Line2D([], [], color="0.3", linestyle="", label=label, **marker)
         for label, marker in markers.items()
-        if label != "published" or overlaid
-    ]
-    place_legend(figure, handles)
+    ])  # fmt: skip
     return figure
 
 
-@mpl.rc_context(STYLE)
-def optimisation_figure(evidence: Evidence, update: str = "own") -> Figure:
-    """Draw the synthetic optimisation: the expected value and the gradient's variance.
-
-    There are two variances: the variance over draws, and what the published code calls variance,
-    which is mostly the signal.
-    """
-    runs = pick(evidence.runs, "optimisation", update=update)
-    figure = Figure(figsize=(10, 6.2), layout="constrained")
-    panels = (
-        ("value", "iteration"),
-        ("value", "seconds"),
-        ("gradient_variance", "iteration"),
-        ("gradient_spread", "iteration"),
-    )
-    for axes, (metric, x) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        # The published curves are known by iteration only.
-        overlay = published.OPTIMISATION.get((update, metric), {}) if x == "iteration" else {}
-        draw_curves(axes, runs, metric, x, overlay)
-        if metric == "value":
-            axes.ticklabel_format(axis="y", useOffset=False)
-    draw_legend(figure, runs, any(update == key[0] for key in published.OPTIMISATION))
-    return figure
-
-
-@mpl.rc_context(STYLE)
-def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae") -> Figure:
-    """Draw the discrete autoencoder: a row per data set, with both bounds and both variances.
-
-    Args:
-        evidence: Of any experiments.
-        x: ``"iteration"`` or ``"seconds"``.
-        section: ``"dvae"`` for bits, ``"categorical"`` for more than two categories.
-    """
-    runs = [run for run in evidence.runs if section_of(run) == section]
-    sizes = sorted(
-        values(runs, "data", "variables", "categories"),
-        key=lambda size: (list(DATA).index(size[0]), *size[1:]),
-    )
-    figure = Figure(figsize=(14, 0.6 + 2.9 * len(sizes)), layout="constrained")
-    grid = figure.subplots(len(sizes), 4, squeeze=False)
-    metrics = ("train", "test", "gradient_variance", "gradient_spread")
-    overlaid = False
-    for row, (data, d, k) in zip(grid, sizes, strict=True):
-        runs_here = pick(runs, "dvae", data=data, variables=d, categories=k)
-        has_published = d == 200 and x == "iteration"
-        for axes, metric in zip(row, metrics, strict=True):
-            overlay = published.DVAE.get((data, k, metric), {}) if has_published else {}
-            draw_curves(axes, runs_here, metric, x, overlay)
-            overlaid |= bool(overlay)
-        title = f"{DATA[data]}: {d} variables, {k} categories"
-        row[0].set_title(title, loc="left", fontweight="bold")
-    draw_legend(figure, runs, overlaid)
-    return figure
+def _draw_dots(axes: Axes, metric: str, methods: Methods, order: Sequence[str]) -> None:
+    """Draw one metric of every method as dots, with the published ones as diamonds."""
+    is_logarithmic = metric.endswith("variance")
+    stats = {name: stat for name, runs in methods.items() if (stat := runs.final(metric)).seeds}
+    floor = _rounding_floor([stat.mean for stat in stats.values()], is_logarithmic)
+    for method, stat in stats.items():
+        y, runs, colour = order.index(method), methods[method], look(method, order)["color"]
+        if stat.mean <= floor:
+            beside_axis = axes.get_yaxis_transform()
+            axes.text(0.03, y, "0 (rounding)", color=colour, transform=beside_axis, va="center")
+            continue
+        error = 0.0 if math.isnan(stat.error) else stat.error
+        below = min(error, 0.9 * stat.mean) if is_logarithmic else error
+        style = {"fmt": look(method, order)["marker"], "capsize": 2.5, "markersize": 7}
+        axes.errorbar(stat.mean, y, xerr=[[below], [error]], color=colour, **style)
+        if metric == "relative_bias":  # that noise alone gives
+            noise = runs.each(
+                lambda run: math.sqrt(
+                    max(0.0, run.last("relative_variance")) / run.last("estimates")
+                )
+            )
+            axes.plot(noise.mean, y, "|", color=colour, markersize=14)
+        known = runs.beside().final(metric).mean
+        axes.plot(known, y, "D", fillstyle="none", color=colour, markersize=9)
+    positive = [stat.mean for stat in stats.values() if stat.mean > floor]
+    if is_logarithmic and positive:  # at most four powers of ten as ticks, however wide the range
+        low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+        step = max(1, math.ceil((high - low) / 3))
+        axes.set_xscale("log")
+        axes.set_xlim(10.0 ** (low - 0.3), 10.0 ** (high + 0.3))
+        axes.set_xticks([10.0**power for power in range(low, high + 1, step)])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    elif not is_logarithmic:
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        axes.locator_params(axis="x", nbins=4)
+    axes.set_xlabel(METRICS[metric])
+    axes.set_ylim(len(order) - 0.5, -0.5)
 
 
-def _panels(runs: Sequence[Run], *names: str) -> tuple[Figure, list[tuple[Axes, Any, list[Run]]]]:
-    """Return a figure with a panel per combination of these settings, at most four in a line.
-
-    A panel comes with its settings and its runs.
-    """
-    sizes = values(runs, *names)
-    columns = min(len(sizes), 4)
-    lines = -(-len(sizes) // columns)
-    figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(sizes) :]:
+@mpl.rc_context(fname=STYLE)
+def _draw_curves(panels: Sequence[Panel]) -> Figure:
+    """Draw panels, at most four in a line, and one legend of their methods."""
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure = Figure((max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
-    by_size = [
-        pick(runs, runs[0].experiment, **dict(zip(names, size, strict=True))) for size in sizes
+    methods = sorted({name for panel in panels for name in panel.methods}, key=rank)
+    overlaid = [
+        _draw_panel(axes, panel, methods) for axes, panel in zip(grid.flat, panels, strict=False)
     ]
-    return figure, list(zip(grid.flat, sizes, by_size, strict=False))
+    handles = [Line2D([], [], label=method, **look(method, methods)) for method in methods]
+    if any(overlaid):
+        handles.append(Line2D([], [], color="0.3", marker="o", label="published", **PUBLISHED))
+    if any(panel.reader for panel in panels):
+        handles.append(Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$"))
+    _place_legend(figure, handles)
+    return figure
 
 
-def _draw_accuracies(
-    axes: Axes, runs: Sequence[Run], title: str, data: str, overlay: Mapping[str, published.Curve]
-) -> None:
-    draw_curves(axes, runs, "accuracy", "epoch", overlay)
-    axes.set_ylim(0, 1)
-    name = title if data == "mnist" else f"{title} ({DATA[data]})"
-    axes.set_title(name, loc="left", fontweight="bold")
-    position = axes.get_subplotspec()
-    if position is not None and not position.is_first_col():
-        axes.set_ylabel("")
+def _draw_panel(axes: Axes, panel: Panel, methods: Sequence[str]) -> bool:
+    """Draw a panel of a figure with these methods; return whether it has published curves."""
+    metric, x = panel.metric, panel.x
+    is_logarithmic = metric.startswith("gradient")
+    all_curves = {name: runs.series(metric, x) for name, runs in panel.methods.items()}
+    curves = {name: curve for name, curve in all_curves.items() if curve is not None}
+    medians = {name: float(np.median(curve.mean)) for name, curve in curves.items()}
+    floor = _rounding_floor(medians.values(), is_logarithmic)
+    zero = [name for name, median in medians.items() if median <= floor]
+    ends = [float(curve.x[-1]) for curve in curves.values() if curve.x[-1] > 0]
+    log_x = x == "epoch" or (bool(ends) and max(ends) > 8 * min(ends))
+    shown = {
+        name: thin
+        for name, curve in curves.items()
+        if name not in zero and (thin := _thinned(curve, is_logarithmic, log_x)).x.size
+    }
+    for name, curve in shown.items():
+        style = look(name, methods)
+        axes.plot(curve.x, curve.mean, markevery=max(1, curve.x.size // 7), **style)
+        low = np.maximum(curve.mean - curve.error, 0.1 * curve.mean if is_logarithmic else -np.inf)
+        shade = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(curve.x, low, curve.mean + curve.error, **shade)
+    axes.set_title(panel.title, loc="left", fontweight="bold")
+    if zero:
+        axes.set_title(f"0 up to rounding: {', '.join(zero)}", loc="right", fontsize=9)
+    elif not shown:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="0.4")
+    if panel.reader is not None:
+        axes.axhline(panel.reader, color="0.55", linestyle="--", linewidth=1.2)
+    axes.set(xlabel=AXES[x], ylabel=METRICS[metric])
+    if metric == "value":
+        axes.ticklabel_format(axis="y", useOffset=False)
+    if not shown:
+        return False
+    _set_scales(axes, list(shown.values()), metric, log_x)
+    known = {name: panel.methods[name].beside().series(metric, x) for name in shown}
+    overlay = {name: curve for name, curve in known.items() if curve is not None}
+    _draw_published(axes, overlay, max(float(curve.x[-1]) for curve in shown.values()), metric)
+    return bool(overlay)
 
 
-@mpl.rc_context(STYLE)
-def addition_figure(evidence: Evidence) -> Figure:
-    """Draw MNIST addition: test accuracy against epochs, a panel per number of digits.
+def _rounding_floor(values: Iterable[float], is_logarithmic: bool) -> float:
+    return ROUNDING * max(values, default=0.0) if is_logarithmic else -math.inf
 
-    The grey line is the accuracy of a reader of single digits with 99 %.
+
+def _thinned(curve: Series, log_y: bool, log_x: bool) -> Series:
+    """Keep the points that a panel can show: positive on logarithmic axes, and not too many."""
+    index = np.flatnonzero(((curve.mean > 0) | (not log_y)) & ((curve.x > 0) | (not log_x)))
+    if index.size > MOST_POINTS:
+        index = index[np.unique(np.linspace(0, index.size - 1, MOST_POINTS).round().astype(int))]
+    return Series(curve.x[index], curve.mean[index], curve.error[index])
+
+
+def _set_scales(axes: Axes, curves: Sequence[Series], metric: str, log_x: bool) -> None:
+    first = min(float(curve.x[0]) for curve in curves)
+    last = max(float(curve.x[-1]) for curve in curves)
+    if metric.startswith("gradient"):
+        axes.set_yscale("log")
+        if axes.get_ylim()[1] > 10 * axes.get_ylim()[0]:
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    if log_x:
+        axes.set_xscale("log")
+        marks = (1,) if last > 20 * first else (1, 2, 5)
+        ticks = [mark * 10.0**power for power in range(-4, 6) for mark in marks]
+        axes.set_xticks([tick for tick in ticks if 0.95 * first <= tick <= 1.05 * last])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    unit, suffix = (1000, "K") if last >= 10_000 else (1, "")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}{suffix}"))
+    if metric == "accuracy":
+        axes.set_ylim(0, 1)
+    if metric in ("train", "test"):  # without the first tenth, in which they drop from 500
+        tenths = [curve.x[0] + 0.1 * (curve.x[-1] - curve.x[0]) for curve in curves]
+        low = min(float(curve.mean.min()) for curve in curves)
+        starts = [float(np.interp(a, c.x, c.mean)) for a, c in zip(tenths, curves, strict=True)]
+        margin = 0.05 * (max(*starts, low + 1.0) - low)
+        axes.set_ylim(low - margin, max(*starts, low + 1.0) + margin)
+
+
+def _draw_published(axes: Axes, overlay: Mapping[str, Series], last: float, metric: str) -> None:
+    """Draw published curves thin and dashed, with hollow markers.
+
+    They do not widen the range of x, but the range of y of a bound.
     """
-    runs = pick(evidence.runs, "addition")
-    figure, panels = _panels(runs, "data", "digits")
-    overlaid = False
-    for axes, (data, digits), runs_here in panels:
-        overlay = published.ADDITION.get(digits, {}) if data == "mnist" else {}
-        overlaid |= bool(overlay)
-        axes.axhline(0.99**digits, color="0.55", linestyle="--", linewidth=1.2)
-        _draw_accuracies(axes, runs_here, f"{digits} digits", data, overlay)
-    reader = Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$")
-    draw_legend(figure, runs, overlaid, [reader])
-    return figure
+    left, (low, high) = axes.get_xlim()[0], axes.get_ylim()
+    for method, curve in overlay.items():
+        axes.plot(curve.x, curve.mean, zorder=3, **look(method) | PUBLISHED)
+        visible = curve.mean[curve.x <= 1.05 * last]
+        low, high = min([low, *visible]), max([high, *visible])
+    if overlay:
+        axes.set_xlim(left, 1.05 * last)
+        if metric in ("train", "test"):
+            axes.set_ylim(low, high)
 
 
-@mpl.rc_context(STYLE)
-def programs_figure(evidence: Evidence) -> Figure:
-    """Draw programs over digits: test accuracy of whole examples, a panel per program and size."""
-    runs = pick(evidence.runs, "programs")
-    figure, panels = _panels(runs, *Programs.sizes)
-    for axes, (program, data, digits, whole, twice), runs_here in panels:
-        title = f"{program}, {digits}" if program in ("numbers", "sum") else str(program)
-        title += (", whole" if whole else "") + (", softmax twice" if twice else "")
-        _draw_accuracies(axes, runs_here, title, data, {})
-    draw_legend(figure, runs, overlaid=False)
-    return figure
+def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
+    """Return how a method is drawn among ``methods``.
+
+    An estimator that is not the paper's gets a further colour, by its rank among such estimators. A
+    method with changed settings keeps its estimator's colour and gets a broken line.
+
+    >>> look("RLOO-F"), look("RLOO-F samples=20")["linestyle"]
+    ({'color': '#8c510a', 'marker': 'P', 'linestyle': '-'}, '-.')
+    >>> look("Mine", methods=["IndeCateR", "Mine"])["color"]
+    '#117733'
+    """
+    estimator, names = estimator_of(method), {*methods, method}
+    further = sorted({estimator_of(name) for name in names} - set(LOOKS))
+    variants = sorted(name for name in names if estimator_of(name) == estimator != name)
+    colour, marker = LOOKS.get(estimator) or FURTHER[further.index(estimator) % len(FURTHER)]
+    line = "-"
+    if method != estimator:
+        line = BROKEN_LINES[variants.index(method) % len(BROKEN_LINES)]
+    return {"color": colour, "marker": marker, "linestyle": line}
 
 
-def gradients_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw the synthetic gradients, one figure per function."""
-    descriptions = {"additive": "the paper's additive f", "pairwise": "f with interactions"}
-    return [
-        Picture(
-            f"gradients-{function}",
-            f"Synthetic gradients, {descriptions[function]}: bias and variance of each estimator.",
-            gradients_figure(evidence, function),
-        )
-        for (function,) in values(pick(evidence.runs, "gradients"), "function")
-    ]
+def _place_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """Draw a legend above all panels, with as many columns as fit.
 
-
-def optimisation_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw the synthetic optimisation, one figure per size and kind of update."""
-    descriptions = {"own": "", "published": " with the published code's mistaken update"}
-    pictures = []
-    for d, update in values(pick(evidence.runs, "optimisation"), "variables", "update"):
-        size = "" if d == 200 else f"-{d}"
-        runs = pick(evidence.runs, "optimisation", variables=d, update=update)
-        figure = optimisation_figure(Evidence(runs, evidence.step_times), update)
-        name = f"optimisation{size}" + ("" if update == "own" else f"-{update}")
-        caption = (
-            f"Synthetic optimisation of {d} bits{descriptions[update]}: "
-            "value by iterations and by time, and two kinds of variance."
-        )
-        pictures.append(Picture(name, caption, figure))
-    return pictures
-
-
-def dvae_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw the discrete autoencoder, by iterations and by time, with bits and with categories."""
-    pictures = []
-    for section, name, title in (
-        ("dvae", "dvae", "Discrete autoencoder"),
-        ("categorical", "dvae-categorical", "Autoencoder with categorical variables"),
-    ):
-        if any(section_of(run) == section for run in evidence.runs):
-            by_iteration = dvae_figure(evidence, "iteration", section)
-            caption = f"{title}: negated train and test ELBO and variance by iterations."
-            pictures.append(Picture(f"{name}-iterations", caption, by_iteration))
-            by_time = dvae_figure(evidence, "seconds", section)
-            pictures.append(Picture(f"{name}-time", f"{title}: the same by time.", by_time))
-    return pictures
-
-
-def programs_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw programs over digits."""
-    if not pick(evidence.runs, "programs"):
-        return []
-    caption = "Programs over digits: test accuracy of whole examples by epochs."
-    return [Picture("programs", caption, programs_figure(evidence))]
-
-
-def addition_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw MNIST addition."""
-    if not pick(evidence.runs, "addition"):
-        return []
-    caption = "MNIST addition: test accuracy of the sum by epochs, one panel per number of digits."
-    return [Picture("addition", caption, addition_figure(evidence))]
-
-
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Draw all figures that the runs allow."""
-    synthetic = [*gradients_pictures(evidence), *optimisation_pictures(evidence)]
-    digits = [*addition_pictures(evidence), *programs_pictures(evidence)]
-    return [*synthetic, *dvae_pictures(evidence), *digits]
-
-
-def save_all(evidence: Evidence, folder: Path | str) -> list[Path]:
-    """Write all figures as PNG files and return their paths."""
-    folder = Path(folder)
-    require_runs(evidence, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for picture in pictures(evidence):
-        paths.append(folder / f"{picture.name}.png")
-        picture.figure.savefig(paths[-1], dpi=150)
-    return paths
+    A page scales a wide figure down, or scrolls it on a phone. So the legend of a wide figure has
+    larger letters and stays within the left part, which the phone shows first.
+    """
+    width = figure.get_figwidth()
+    is_wide = width > WIDE
+    letters = max(10.0, width) if is_wide else 10.0  # points
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    room = PHONE_SHARE * width if is_wide else width
+    columns = max(1, min(len(handles), int(room / ((0.55 + 0.075 * widest) * letters / 10))))
+    # The panels keep their height. A row takes 1.5 times the height of its letters.
+    rows = math.ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + (rows - 1) * 1.5 * letters / 72)
+    figure.legend(
+        handles=handles,
+        loc="outside upper left" if is_wide else "outside upper center",
+        ncols=columns,
+        fontsize=letters,
+        frameon=False,
+    )

@@ -1,20 +1,18 @@
 """The numbers of a report: tables of every experiment, and a short summary of the runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from typing import Any
 
 import numpy as np
 
 from .. import EXPERIMENTS
-from . import published
-from .claims import covered, enough, estimate_time, iterations_to, solved, work
-from .formatting import format_number
-from .looks import DATA, METRICS
-from .runs import SWITCHES, Evidence, Run, pick, values
-from .statistics import at, at_common_end, end, final, late, milliseconds, statistic
+from .claims import covered, enough, iterations_to, solved
+from .runs import SWITCHES, TEXTS, Evidence, Methods, Repeats, at_common_end
+from .statistics import Array, Stat, format_number, statistic
 
-Cells = dict[str, str]  # a row of a table, by column
+DATA, METRICS = TEXTS["data"], TEXTS["metrics"]
+Columns = Mapping[str, Callable[[Repeats], object]]
 
 
 @dataclass(frozen=True)
@@ -23,16 +21,119 @@ class Table:
 
     Attributes:
         caption: What the numbers are.
-        rows: The cells of each row.
+        rows: The cells of each row, by column.
     """
 
     caption: str
-    rows: list[Cells]
+    rows: list[dict[str, str]]
 
     @property
     def header(self) -> list[str]:
         """The columns that are not empty throughout."""
         return [name for name in self.rows[0] if any(row.get(name) for row in self.rows)]
+
+
+def _rounded(value: Callable[[Repeats], Stat], digits: int = 3) -> Callable[[Repeats], str]:
+    return lambda runs: format_number(value(runs).mean, digits=digits)
+
+
+def _final(metric: str) -> Callable[[Repeats], Stat]:
+    return lambda runs: runs.final(metric)
+
+
+def _late(metric: str) -> Callable[[Repeats], Stat]:
+    return lambda runs: runs.late(metric)
+
+
+def _reduced(metric: str, reduce: Callable[[Array], Any]) -> Callable[[Repeats], Stat]:
+    return lambda runs: runs.reduced(metric, reduce)
+
+
+def _published(metric: str) -> Callable[[Repeats], object]:
+    return lambda runs: _known(runs.beside().final(metric))
+
+
+def _known(stat: Stat) -> object:
+    return stat if stat.seeds else ""
+
+
+def _iterations(runs: Repeats) -> str:
+    """Return the number of iterations, or the range if the runs differ."""
+    lengths = {run.length for run in runs}
+    return " to ".join(map(str, sorted({min(lengths), max(lengths)})))
+
+
+SIZE: Columns = {"seeds": len, "iterations": _iterations}
+EPOCHS: Columns = {
+    "seeds": len,
+    "epochs": lambda runs: format_number(runs.end("epoch")),
+    "iterations": _iterations,
+}
+COLUMNS: Mapping[str, Columns] = {
+    "the paper's metrics": {
+        "problems": len,
+        "estimates": lambda runs: f"{runs.final('estimates').mean:.0f}",
+        "mean (1 - cos)": _final("cosine_distance"),
+        "published mean": _published("cosine_distance"),
+        "var (cos)": _final("cosine_variance"),
+        "published var": _published("cosine_variance"),
+    },
+    "true bias and variance, and their cost": {
+        "relative bias": _final("relative_bias"),
+        "relative variance": _final("relative_variance"),
+        "evaluations": lambda runs: f"{runs.final('evaluations').mean:.0f}",
+        "variance x evaluations": Repeats.work,
+        "ms per estimate": _rounded(Repeats.estimate_time),
+        "published ms": _published("ms"),
+    },
+    "optimisation": {
+        **SIZE,
+        "value at the end": lambda runs: format_number(
+            runs.final("value").mean, runs.final("value").error, digits=7
+        ),
+        "of the way": lambda runs: (
+            f"{100 * statistic(float(covered(run)[-1]) for run in runs).mean:.1f} %"
+        ),
+        "iterations to 90\u00a0%": lambda runs: statistic(map(iterations_to, runs)),
+        "variance over draws": _reduced("gradient_variance", np.mean),
+        "the paper's “variance” at the end": _late("gradient_spread"),
+        "ms per step": _rounded(Repeats.milliseconds),
+    },
+    "where each method ended": {
+        **EPOCHS,
+        METRICS["train"]: _final("train"),
+        METRICS["test"]: _final("test"),
+        "lowest test": _reduced("test", np.min),
+        "variance over draws": _late("gradient_variance"),
+        METRICS["gradient_spread"]: _late("gradient_spread"),
+        "ms per step": _rounded(Repeats.milliseconds),
+        "published ms": _published("ms"),
+    },
+    "addition": {
+        **EPOCHS,
+        METRICS["accuracy"]: _final("accuracy"),
+        "published": lambda runs: _known(
+            runs.beside().at("accuracy", min(runs.end("epoch"), 100.0), "epoch")
+        ),
+        "best in the run": _reduced("accuracy", np.max),
+        "digits read": _final("digit_accuracy"),
+        "runs that solved it": lambda runs: "{} of {}".format(*solved(runs)),
+        "ms per step": _rounded(Repeats.milliseconds),
+    },
+    "programs": {
+        **SIZE,
+        "examples right": _final("accuracy"),
+        "results right": _final("result_accuracy"),
+        "digits read": _final("digit_accuracy"),
+    },
+}
+
+
+def _rows(methods: Methods, columns: Columns) -> list[dict[str, str]]:
+    return [
+        {"method": method, **{name: str(column(runs)) for name, column in columns.items()}}
+        for method, runs in methods.items()
+    ]
 
 
 def summary(evidence: Evidence) -> list[Table]:
@@ -44,220 +145,72 @@ def summary(evidence: Evidence) -> list[Table]:
     for experiment, cls in EXPERIMENTS.items():
         metric, _ = cls.headline
         sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
-        runs = pick(evidence.runs, experiment)
-        constant = [size for size in sizes if len(values(runs, size)) == 1]
+        constant = [size for size in sizes if len(evidence.sizes(experiment, size)) == 1]
         caption, rows = [experiment], []
-        for size in values(runs, *sizes):
-            settings = dict(zip(sizes, size, strict=True))
-            caption[1:] = [f"{name}={settings[name]}" for name in constant]
-            cells = {name: str(settings[name]) for name in sizes if name not in constant}
-            for method, repeats in evidence.methods(experiment, **settings).items():
-                result = {METRICS[metric]: str(final(repeats, metric))}
-                rows.append({**cells, **_size(method, repeats), **result})
+        for size in evidence.sizes(experiment, *sizes):
+            caption[1:] = [f"{name}={size[name]}" for name in constant]
+            cells = {name: str(size[name]) for name in sizes if name not in constant}
+            methods = evidence.methods(experiment, **size)
+            columns: Columns = {**SIZE, METRICS[metric]: _final(metric)}
+            rows += [{**cells, **row} for row in _rows(methods, columns)]
         if rows:
             tables.append(Table(", ".join(caption), rows))
     return tables
 
 
-def gradients_tables(evidence: Evidence) -> list[Table]:
-    """Return two tables per function and size: the paper's metrics, then bias, variance and cost.
-
-    One table of all columns would be wider than a page.
-    """
-    sizes = values(evidence.runs, "function", "variables", "categories")
-    tables = []
-    for function, d, k in sorted(sizes, key=lambda size: (size[0], -size[1])):
-        bars = published.GRADIENTS.get((d, k), {}) if function == "additive" else {}
-        methods = evidence.methods("gradients", function=function, variables=d, categories=k)
-        name = f"D = {d}, K = {k}, {function} f"
-        cosines = [_cosine_row(method, methods[method], bars.get(method)) for method in methods]
-        moments = [_moments_row(method, methods[method], bars.get(method)) for method in methods]
-        tables.append(Table(f"{name}: the paper's metrics", cosines))
-        tables.append(Table(f"{name}: true bias and variance, and their cost", moments))
-    return tables
-
-
-def _cosine_row(method: str, runs: Sequence[Run], bar: published.Bar | None) -> Cells:
-    return {
-        "method": method,
-        "problems": str(len(runs)),
-        "estimates": f"{final(runs, 'estimates').mean:.0f}",
-        "mean (1 - cos)": str(final(runs, "cosine_distance")),
-        "published mean": format_number(bar.cosine_distance) if bar else "",
-        "var (cos)": str(final(runs, "cosine_variance")),
-        "published var": format_number(bar.cosine_variance) if bar else "",
-    }
+def tables(evidence: Evidence) -> list[Table]:
+    """Return the tables of every experiment that was run, one or more per size."""
+    found = []
+    for spec in TEXTS["tables"]:
+        for size in evidence.sizes(spec["experiment"], *spec["sizes"]):
+            methods, digits = evidence.methods(spec["experiment"], **size), size.get("digits", 0)
+            context = {
+                **size,
+                "images": DATA.get(size.get("data")),
+                "moved": TEXTS["updates"].get(size.get("update")),
+                "reader": 0.99**digits,
+                "enough": enough(digits),
+            }
+            for columns in spec["columns"]:
+                special = SPECIAL.get(columns)
+                rows = special(methods) if special else _rows(methods, COLUMNS[columns])
+                found.append(Table(spec["caption"].format(**context, columns=columns), rows))
+    return [table for table in found if table.rows]
 
 
-def _moments_row(method: str, runs: Sequence[Run], bar: published.Bar | None) -> Cells:
-    return {
-        "method": method,
-        "relative bias": str(final(runs, "relative_bias")),
-        "relative variance": str(final(runs, "relative_variance")),
-        "evaluations": f"{final(runs, 'evaluations').mean:.0f}",
-        "variance x evaluations": str(work(runs)),
-        "ms per estimate": format_number(estimate_time(runs).mean, digits=3),
-        "published ms": format_number(bar.milliseconds) if bar else "",
-    }
-
-
-def optimisation_tables(evidence: Evidence) -> list[Table]:
-    """Return a table per size and kind of update."""
-    updates = {
-        "own": "each variable by its own gradient",
-        "published": "all by the first variable's gradient, as published",
-    }
-    tables = []
-    for d, update in values(evidence.runs, "variables", "update"):
-        methods = evidence.methods("optimisation", variables=d, update=update)
-        rows = [_optimisation_row(method, runs) for method, runs in methods.items()]
-        tables.append(Table(f"{d} bits, moved {updates[update]}", rows))
-    return tables
-
-
-def _optimisation_row(method: str, runs: Sequence[Run]) -> Cells:
-    value = final(runs, "value")
-    variance = statistic(float(np.nanmean(run.column("gradient_variance"))) for run in runs)
-    return {
-        **_size(method, runs),
-        "value at the end": format_number(value.mean, value.error, digits=7),
-        "of the way": f"{100 * statistic(float(covered(run)[-1]) for run in runs).mean:.1f} %",
-        "iterations to 90\u00a0%": str(statistic(map(iterations_to, runs))),
-        "variance over draws": str(variance),
-        "the paper's “variance” at the end": str(late(runs, "gradient_spread")),
-        "ms per step": format_number(milliseconds(runs).mean, digits=3),
-    }
-
-
-def dvae_tables(evidence: Evidence) -> list[Table]:
-    """Return up to three tables per data set and size."""
-    sizes = values(evidence.runs, "data", "variables", "categories")
-    tables = []
-    for data, d, k in sorted(sizes, key=lambda size: list(DATA).index(size[0])):
-        methods = evidence.methods("dvae", data=data, variables=d, categories=k)
-        name = f"{DATA[data]}, {d} variables of {k} categories"
-        step_ms = published.DVAE_MS.get((data, k), {}) if d == 200 else {}
-        rows = [_dvae_row(method, runs, step_ms.get(method)) for method, runs in methods.items()]
-        tables.append(Table(f"{name}: where each method ended", rows))
-        tables.append(_at_equal_work(name, methods))
-        if d == 200 and (data, k, "train") in published.DVAE:
-            tables.append(_beside_published(name, methods, data, k))
-    return [table for table in tables if table.rows]
-
-
-def _dvae_row(method: str, runs: Sequence[Run], published_ms: float | None) -> Cells:
-    return {
-        "method": method,
-        "seeds": str(len(runs)),
-        "epochs": format_number(end(runs, "epoch")),
-        "iterations": _iterations(runs),
-        METRICS["train"]: str(final(runs, "train")),
-        METRICS["test"]: str(final(runs, "test")),
-        "lowest test": str(statistic(float(np.nanmin(run.column("test"))) for run in runs)),
-        "variance over draws": str(late(runs, "gradient_variance")),
-        "the paper's “variance”": str(late(runs, "gradient_spread")),
-        "ms per step": format_number(milliseconds(runs).mean, digits=3),
-        "published ms": "" if published_ms is None else format_number(published_ms),
-    }
-
-
-def _at_equal_work(name: str, methods: Mapping[str, list[Run]]) -> Table:
+def _at_equal_work(methods: Methods) -> list[dict[str, str]]:
     """Compare the methods at the last iteration, and at the last second, that all reached."""
-    rows: dict[str, Cells] = {method: {"method": method} for method in methods}
+    if len(methods) < 2:
+        return []
+    rows = {method: {"method": method} for method in methods}
     for x, unit, digits in (("iteration", "iterations", 7), ("seconds", "s", 3)):
         for metric in ("train", "test"):
             position, stats = at_common_end(methods, metric, x)
             column = f"{metric}, nats, after {format_number(position, digits=digits)} {unit}"
             for method in methods if stats else ():
                 rows[method][column] = str(stats.get(method, "-"))
-    compared = list(rows.values()) if len(methods) > 1 else []
-    return Table(f"{name}: at equal iterations, and at equal time", compared)
+    return list(rows.values())
 
 
-def _beside_published(name: str, methods: Mapping[str, list[Run]], data: str, k: int) -> Table:
+def _beside_published(methods: Methods) -> list[dict[str, str]]:
     """Compare with the published curves, at the first and at the last point within reach."""
     rows = []
     for method, runs in methods.items():
-        curve = published.DVAE[data, k, "train"].get(method)
-        reached = [x for x in curve.x if x <= end(runs, "iteration")] if curve else []
+        known, until = runs.beside(), runs.end("iteration")
+        reached = [x for run in known for x in run.column("iteration") if x <= until]
         for x in dict.fromkeys([*reached[:1], *reached[-1:]]):
             row = {"method": method, "iteration": f"{x:.0f}"}
             for metric in ("train", "test"):
-                measured = at(runs, metric, x)
-                value = published.DVAE[data, k, metric][method].at(x)
-                difference = "" if value is None else f"{measured.mean - value:+.1f}"
+                measured, value = runs.at(metric, x), known.at(metric, x)
+                difference = f"{measured.mean - value.mean:+.1f}" if value.seeds else ""
                 row[metric] = str(measured)
-                row[f"published {metric}"] = "" if value is None else format_number(value)
+                row[f"published {metric}"] = str(_known(value))
                 row[f"{metric}: ours minus theirs"] = difference
             rows.append(row)
-    return Table(f"{name}: beside the published curves (5 runs, read off a picture)", rows)
+    return rows
 
 
-def addition_tables(evidence: Evidence) -> list[Table]:
-    """Return a table per data set and number of digits."""
-    tables = []
-    for data, digits in values(evidence.runs, "data", "digits"):
-        curves = published.ADDITION.get(digits, {}) if data == "mnist" else {}
-        methods = evidence.methods("addition", data=data, digits=digits)
-        rows = [
-            _addition_row(method, runs, digits, curves.get(method))
-            for method, runs in methods.items()
-        ]
-        reader = f"0.99^{digits} is {0.99**digits:.3f}"
-        caption = f"{digits} digits of {DATA[data]}: {reader}, solved from {enough(digits):.3f}"
-        tables.append(Table(caption, rows))
-    return tables
-
-
-def programs_tables(evidence: Evidence) -> list[Table]:
-    """Return a table per program and size: accuracy of examples, of results and of digits."""
-    tables = []
-    names = ("program", "digits", "data")
-    for size in values(pick(evidence.runs, "programs"), *names):
-        settings = dict(zip(names, size, strict=True))
-        rows = []
-        for whole, twice in product((False, True), repeat=2):
-            more = {"whole": whole, "double_softmax": twice}
-            for method, runs in evidence.methods("programs", **settings, **more).items():
-                whole_text = ", all results at once" if whole else ""
-                twice_text = ", softmax twice" if twice else ""
-                rows.append(
-                    {
-                        **_size(method + whole_text + twice_text, runs),
-                        "examples right": str(final(runs, "accuracy")),
-                        "results right": str(final(runs, "result_accuracy")),
-                        "digits read": str(final(runs, "digit_accuracy")),
-                    }
-                )
-        tables.append(Table(", ".join(f"{name}={value}" for name, value in settings.items()), rows))
-    return tables
-
-
-def _addition_row(
-    method: str, runs: Sequence[Run], digits: int, curve: published.Curve | None
-) -> Cells:
-    value = curve.at(min(end(runs, "epoch"), 100.0)) if curve else None
-    successes, total = solved(runs, digits)
-    return {
-        "method": method,
-        "seeds": str(len(runs)),
-        "epochs": format_number(end(runs, "epoch")),
-        "iterations": _iterations(runs),
-        "test accuracy": str(final(runs, "accuracy")),
-        "published": "" if value is None else format_number(value, digits=3),
-        "best in the run": str(statistic(float(np.nanmax(run.column("accuracy"))) for run in runs)),
-        "digits read": str(final(runs, "digit_accuracy")),
-        "runs that solved it": f"{successes} of {total}",
-        "ms per step": format_number(milliseconds(runs).mean, digits=3),
-    }
-
-
-def _size(method: str, runs: Sequence[Run]) -> Cells:
-    return {"method": method, "seeds": str(len(runs)), "iterations": _iterations(runs)}
-
-
-def _iterations(runs: Sequence[Run]) -> str:
-    """Return the number of iterations, or the range if the runs differ."""
-    lengths = [run.length for run in runs]
-    low, high = min(lengths), max(lengths)
-    return f"{low}" if low == high else f"{low} to {high}"
+SPECIAL: Mapping[str, Callable[[Methods], list[dict[str, str]]]] = {
+    "at equal iterations, and at equal time": _at_equal_work,
+    "beside the published curves (5 runs, read off a picture)": _beside_published,
+}
