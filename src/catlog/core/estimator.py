@@ -49,7 +49,7 @@ TWICE = (
 NOISE = "`{}` is part of `noise`: all that is drawn besides points, in that order."
 RENAMED = {
     "draws": "`draws` is called `sampling`.",
-    "validate": "Give `validate_args=False` to q, or switch validation off in torch.distributions.",
+    "validate": "Give `validate_args=False` to q.",
     "tau": "tau is called `temperature`.",
     "chosen": NOISE.format("chosen"),
     "start": NOISE.format("start"),
