@@ -75,7 +75,7 @@ test-transformers: .venv/transformers  ## compare catlog.CausalLM with brute for
 test-scale: .venv/scale  ## sweeps on a Ray cluster, and torchrun (docs/scaling.md; some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale experiments/tests/slow/test_ray.py
 
-test-benchmarks: .venv/ready  ## run the benchmarks of quality, advice and others in their quick modes
+test-benchmarks: .venv/ready  ## run the benchmarks in their quick modes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/benchmarks
 
 test-kills: .venv/ready  ## kill processes at random instants, KILLS times each (3; 30 take half an hour)
@@ -125,11 +125,10 @@ docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## check the pages agains
 
 bench: .venv/ready  ## measure time, memory and variance, written to results/ (20 minutes on two cores)
 	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.quality decoder
-	$(BIN)/python -m benchmarks.quality contest
+	$(BIN)/python -m benchmarks.control_variates
 
 suite: .venv/ready  ## every estimator on every problem (resumes where it was interrupted)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quality suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.suite
 
 planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by one, and see whether the tests notice (half an hour)
 	$(BIN)/python tests/planted_bugs.py

@@ -1,25 +1,22 @@
 """Advantages of policy gradients: expectation and variance, and training at equal tokens.
 
-    python -m benchmarks.advantages    # quality/advantages.csv, arithmetic.csv, coin_sequences.csv
+    python -m benchmarks.advantages    # quality/advantages.csv, arithmetic.csv
 
-"expected": `catlog.language_models.advantages` by enumeration. Texts have 3 tokens of 4 symbols, each
-prompt has its own table of logits per prefix. `reward` is "right or wrong" (does the text add up to
-the prompt's number?) or "graded" (how near is it?). The prompt "all" is the mean over the three
-prompts. `size` is completions per prompt, `tokens` all that were generated for one prompt, `scale`
-the expected gradient's component along the exact one, over the latter's norm, `cosine` that of the
-angle between the two, `bias` their distance over the exact one's norm. Rewards take few values, so
-the other rows of a group are enumerated by counts; token-level advantages are judged in
+"expected": `catlog.language_models.advantages` by enumeration. Texts have 3 tokens of 4 symbols,
+each prompt has its own table of logits per prefix. `reward` is "right or wrong" (does the text add
+up to the prompt's number?) or "graded" (how near is it?). The prompt "all" is the mean over the
+three prompts. `size` is completions per prompt, `tokens` all that were generated for one prompt,
+`scale` the expected gradient's component along the exact one, over the latter's norm, `cosine` that
+of the angle between the two, `bias` their distance over the exact one's norm. Rewards take few
+values, so the other rows of a group are enumerated by counts; token-level advantages are judged in
 tests/language_models. `variance` is that of one group's gradient over the squared norm of the exact
 one, by drawn groups, and `error` its relative standard error.
 
 "arithmetic" (needs the extra `transformers`): a small GPT-2 learns to add by rewards. A prompt such
-as "27+4=" is completed by up to 3 tokens. The model is first trained on right answers for 150 steps;
-from there every method gets the same weights and number of generated tokens. Each step draws 8
-completions for each of 16 prompts. The reward is the share of right tokens. `reward` is a mean over
-the last 10 steps, `right` the share of 256 problems whose most likely completion is right.
-
-"coins": the policy of `examples/gallery/coin_sequences.py`, trained with more seeds. `reward` and
-`exact` are the mean reward and the probability of paying the exact amount, summed over all sequences.
+as "27+4=" is completed by up to 3 tokens. The model is first trained on right answers for 150
+steps; from there every method gets the same weights and number of generated tokens. Each step draws
+8 completions for each of 16 prompts. The reward is the share of right tokens. `reward` is a mean
+over the last 10 steps, `right` the share of 256 problems whose most likely completion is right.
 """
 
 import argparse
@@ -27,7 +24,6 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -35,7 +31,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-import catlog
 from catlog.distributions import left_padded
 from catlog.language_models import CausalLM, advantages
 
@@ -300,49 +295,11 @@ def arithmetic(args: argparse.Namespace, table: Table) -> Rows:
         yield train(method, seed, budget, warm_up, rate=3e-4)
 
 
-def page(tokens: int) -> dict[str, Any]:
-    """Return the names that the gallery's page defines, without what it measures and draws."""
-    path = Path(__file__).parents[1] / "examples" / "gallery" / "coin_sequences.py"
-    parts = path.read_text(encoding="utf-8").split("# %%\n")
-    measures = ("**Variance at equal tokens.**", "Before training, ``check``")
-    kept = [part for part in parts if not any(text in part[:60] for text in measures)]
-    end = next(i for i, part in enumerate(kept) if "# **Training.**" in part[:60])
-    names: dict[str, Any] = {"__name__": "coin_sequences"}
-    exec("".join(kept[:end]) + kept[end].split("\nruns = {}\n")[0], names)
-    names["TOKENS"] = tokens
-    return names
-
-
-def coins(args: argparse.Namespace, table: Table) -> Rows:
-    tokens, seeds = (2_000, [2]) if args.quick else (100_000, range(2, 17))
-    methods = {
-        "RLOO": catlog.RLOO(8),
-        "CritiCateR": catlog.CritiCateR(8),
-        "SCateR": catlog.SCateR(1),
-    }
-    for seed, (name, E) in product(seeds, methods.items()):
-        if (name, seed, tokens) in table:
-            continue
-        names = page(tokens)
-        began = time.process_time()
-        curve, policy = names["train"](E, seed)
-        row: Row = {"estimator": name, "seed": seed, "tokens": tokens, "steps": len(curve)}
-        row["seconds"] = time.process_time() - began
-        q, values = names["payments"](policy), names["COINS"]
-        with torch.no_grad():
-            reward = catlog.Exact()(names["reward"], q)
-            paid = catlog.Exact()(lambda x: (values[x].sum(-1) == names["AMOUNTS"]).float(), q)
-        row |= {"reward": float(reward.mean()), "exact": float(paid.mean())}
-        row["draws"] = float(curve[curve[:, 0] > 0.9 * tokens, 1].mean())
-        yield [row | {"best": float(names["best"])}]
-
-
 SECTIONS = {
     "expected": Section(
         "quality/advantages.csv", ("reward", "estimator", "size", "prompt"), expected
     ),
     "arithmetic": Section("quality/arithmetic.csv", ("seed", "method"), arithmetic),
-    "coins": Section("quality/coin_sequences.csv", ("estimator", "seed", "tokens"), coins),
 }
 
 

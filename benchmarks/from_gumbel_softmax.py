@@ -8,8 +8,8 @@ variables of eight categories, and 32-256-784 back, so that all 4096 codes can b
 gradient is known exactly. Pixels are Bernoulli, the prior is uniform, the bound's KL term is exact.
 Rows of section "gradient": one draw on the reconstruction term of 20 digits, in the logits, after
 `steps` steps of training by ReinMax; `bias` (corrected for noise) and `bias_noise` are relative to
-the gradient's norm, `variance` to its square. Rows of section "training": the model trained from the
-same start; `bound` is the exact negative bound in nats, on the 1000 test digits.
+the gradient's norm, `variance` to its square. Rows of section "training": the model trained from
+the same start; `bound` is the exact negative bound in nats, on the 1000 test digits.
 
 "times": a draw and the gradient of a weighted sum of it. All methods take turns; `ratio` is the
 median over rounds of the time relative to F.gumbel_softmax.

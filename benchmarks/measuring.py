@@ -170,7 +170,7 @@ def run(
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     for name, default in options.items():
         is_list = isinstance(default, list)
-        kind = type(default[0] if is_list else default)
+        kind = type(next(iter(default), "") if is_list else default)
         parser.add_argument(f"--{name}", type=kind, nargs="+" if is_list else None, default=default)
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)

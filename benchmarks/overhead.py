@@ -1,6 +1,6 @@
 """The time of E(f, q) and its backward pass, beside code by hand that does the same.
 
-    python -m benchmarks.overhead [--rounds 300] [--output results/speed/overhead.csv]
+    python -m benchmarks.overhead    # results/speed/overhead.csv
 
 One thread. q is made before the clock starts, as code by hand has its logits. f is a decoder with
 one hidden layer and a squared error. Methods take turns, and every number is a median of ratios to
@@ -8,17 +8,19 @@ the code by hand of the same turn.
 """
 
 import argparse
-import csv
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
+from catlog.problems.mlp import mlp
+
+from .measuring import Row, Rows, Section, Table, run
 
 SIZES = {(1, 10): 16, (200, 12): 32, (100, 200): 64}  # (batch, bits): hidden units
 Loss = Callable[[Tensor], Tensor]
@@ -66,7 +68,7 @@ def gumbel_softmax(logits: Tensor, f: Loss) -> Tensor:
     return f((logits + u.log() - (-u).log1p()).sigmoid().unsqueeze(0))[0]
 
 
-METHODS: dict[str, tuple[object, Callable[..., Tensor]]] = {
+METHODS: dict[str, tuple[Any, Callable[..., Tensor]]] = {
     "RLOO(4)": (catlog.RLOO(4), rloo),
     "IndeCateR(1)": (catlog.IndeCateR(1), indecater),
     "StraightThrough(1)": (catlog.StraightThrough(1), straight_through),
@@ -75,56 +77,41 @@ METHODS: dict[str, tuple[object, Callable[..., Tensor]]] = {
 }
 
 
-def measure(batch: int, d: int, hidden: int, rounds: int) -> dict[str, tuple[float, float]]:
-    """Return per method the microseconds by hand, and the ratio of catlog's to it."""
-    torch.manual_seed(0)
-    encoder = nn.Linear(36, d)
-    decoder = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, 36), nn.Sigmoid())
-    images = torch.rand(batch, 36)
+def overhead(args: argparse.Namespace, table: Table) -> Rows:
+    for (batch, d), hidden in list(SIZES.items())[: 1 if args.quick else None]:
+        torch.manual_seed(0)
+        encoder, decoder = nn.Linear(36, d), nn.Sequential(mlp(d, hidden, 36), nn.Sigmoid())
+        images = torch.rand(batch, 36)
 
-    def f(x: Tensor) -> Tensor:
-        return (decoder(x) - images).square().sum(-1)
+        def step(kind: str, name: str, encoder: Any = encoder, decoder: Any = decoder) -> float:
+            E, by_hand = METHODS[name]
+            logits, target = encoder(images), images  # noqa: B023 (called at once)
+            q = Independent(Bernoulli(logits=logits), 1)
 
-    def step(kind: str, name: str) -> float:
-        E, by_hand = METHODS[name]
-        logits = encoder(images)
-        q = Independent(Bernoulli(logits=logits), 1)
-        start = perf_counter()
-        estimate = E(f, q) if kind == "catlog" else by_hand(logits, f)  # type: ignore[operator]
-        estimate.mean().backward()
-        return perf_counter() - start
+            def f(x: Tensor) -> Tensor:
+                return (decoder(x) - target).square().sum(-1)
 
-    result = {}
-    for name in METHODS:
-        is_slow = name.startswith("IndeCateR") and batch * d > 5000
-        count = max(10, rounds // 10) if is_slow else rounds
-        pairs = []
-        for turn in range(count):
-            # One after the other, and each three times, so that neither finds the caches of others.
-            kinds = ("catlog", "by hand") if turn % 2 else ("by hand", "catlog")
-            best = {kind: min(step(kind, name) for _ in range(3)) for kind in kinds}
-            pairs.append((best["catlog"], best["by hand"]))
-        result[name] = median(b for _, b in pairs) * 1e6, median(a / b for a, b in pairs)
-    return result
+            start = perf_counter()
+            estimate = E(f, q) if kind == "catlog" else by_hand(logits, f)
+            estimate.mean().backward()
+            return perf_counter() - start
+
+        for name in METHODS:
+            is_slow = name.startswith("IndeCateR") and batch * d > 5000
+            pairs = []
+            for turn in range(2 if args.quick else 30 if is_slow else 300):
+                # One after the other, and each three times, for equal caches.
+                kinds = ("catlog", "by hand") if turn % 2 else ("by hand", "catlog")
+                best = {kind: min(step(kind, name) for _ in range(3)) for kind in kinds}
+                pairs.append((best["catlog"], best["by hand"]))
+            row: Row = {"batch": batch, "d": d, "method": name}
+            row["hand_us"] = 1e6 * median(hand for _, hand in pairs)
+            yield [row | {"ratio": median(ours / hand for ours, hand in pairs)}]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = []
-    for (batch, d), hidden in SIZES.items():
-        for name, (hand, ratio) in measure(batch, d, hidden, options.rounds).items():
-            row = {"batch": batch, "d": d, "method": name}
-            rows.append({**row, "hand_us": round(hand, 1), "ratio": round(ratio, 3)})
-            print(f"{batch:4d} x {d:4d} bits, {name:20s} {hand:9.0f} us by hand, x {ratio:.2f}")
-    if options.output:
-        with options.output.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
+def main(arguments: Sequence[str] | None = None) -> None:
+    key = ("batch", "d", "method")
+    run(__doc__, {"overhead": Section("speed/overhead.csv", key, overhead)}, arguments)
 
 
 if __name__ == "__main__":

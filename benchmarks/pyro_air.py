@@ -1,8 +1,5 @@
 """Attend, infer, repeat in Pyro: catlog.pyro.ELBO beside TraceGraph_ELBO with a neural baseline.
 
-    python -m benchmarks.pyro_air           # half an hour; writes results/pyro/air.csv
-    python -m benchmarks.pyro_air --quick   # seconds; writes only to a given --output
-
 It needs the extra `pyro`, and scikit-learn for the digits. The model (Eslami et al., "Attend,
 infer, repeat", 2016) is that of Pyro's example `examples/air`, small: images of 20 x 20 pixels with
 up to two digits of 8 x 8, three steps, networks of 64 units. In each step the guide says whether
@@ -19,7 +16,7 @@ losses of catlog need none. Columns:
   TraceGraph_ELBO at 0.001, after which only its baseline learned for as many steps again.
 """
 
-import logging
+import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,10 +34,7 @@ from torch.nn import functional as F
 import catlog
 import catlog.pyro
 
-from .command_line import opened, table_parser
-from .quality.measuring import moments_of
-from .tables import Row
-from .turns import seconds_in_turns
+from .measuring import Row, Rows, Table, moments_of, seconds_in_turns
 
 STEPS, SIZE, WINDOW, WHAT, HIDDEN, BATCH = 3, 20, 10, 10, 64, 64
 REFERENCE = "TraceGraph_ELBO"
@@ -234,18 +228,10 @@ def gradients(steps: int, repeats: int, data: Tensor) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = table_parser(__doc__, seeds=[11, 12], rates=[0.001, 0.003], cpu=30.0)
-    args, table = opened(parser, "pyro/air.csv", "section", "method", "rate", "seed", "steps")
-    logging.getLogger("pyro").setLevel(logging.WARNING)
+def air(args: argparse.Namespace, table: Table) -> Rows:
     data = images(100 if args.quick else 1000)
     for steps in [2] if args.quick else [0, 100, 200]:
-        table.add(gradients(steps, 4 if args.quick else 120, data), f"gradients, {steps} steps")
-    if args.quick:
-        args.rates, args.seeds, args.cpu = [0.001], [11], 0.2
-    for rate, seed, method in product(args.rates, args.seeds, losses()):
-        table.add([train(method, seed, rate, args.cpu, data)], method)
-
-
-if __name__ == "__main__":
-    main()
+        yield gradients(steps, 4 if args.quick else 120, data)
+    rates, seeds, cpu = ((0.001,), (11,), 0.2) if args.quick else ((0.001, 0.003), (11, 12), 30.0)
+    for rate, seed, method in product(rates, seeds, losses()):
+        yield [train(method, seed, rate, cpu, data)]

@@ -1,8 +1,5 @@
 """A label and a style in Pyro: losses for the guide of the semi-supervised autoencoder.
 
-    python -m benchmarks.pyro_ss_vae           # minutes; writes results/pyro/ss_vae.csv
-    python -m benchmarks.pyro_ss_vae --quick   # seconds; writes only to a given --output
-
 It needs the extra `pyro`, and scikit-learn for the digits of 8 x 8 pixels. The model is that of
 Pyro's example `examples/vae/ss_vae_M2`, without labels: a label of ten categories and eight
 continuous variables, which depend on it in the guide; networks with one hidden layer of 64 units.
@@ -19,10 +16,11 @@ Columns:
 `noise` is the argument of catlog.pyro.ELBO. What is in the file already is not measured again.
 """
 
-import logging
+import argparse
 import time
 from collections.abc import Callable
 from itertools import product
+from typing import Literal
 
 import pyro
 import pyro.distributions as dist
@@ -33,11 +31,11 @@ from torch import Tensor, nn
 
 import catlog
 import catlog.pyro
-from catlog.pyro.elbo import Noise
 
-from .command_line import opened, table_parser
-from .tables import Row
+from .measuring import Row, Rows, Table
+from .pyro_air import together
 
+Noise = Literal["shared", "stratified"]
 HIDDEN, STYLE, BATCH = 64, 8, 100
 THEIRS = {"Trace_ELBO": Trace_ELBO, "TraceGraph_ELBO": TraceGraph_ELBO}
 ENUMERATED = "TraceEnum_ELBO, parallel"
@@ -51,12 +49,6 @@ LOSSES: list[tuple[str, Noise | None]] = [
 LONG = LOSSES[2:5]
 TRAININGS = [(0.001, 1000, LOSSES), (0.003, 1000, LOSSES), (0.003, 4000, LONG)]
 MEASURED = ("Exact()", "IndeCateR(1)", "SCateR(1)", "SlopeCateR(1)", "RLOO(4)", "Reinforce(4)")
-
-
-def together(*parts: Tensor) -> Tensor:
-    """Return tensors side by side, each with the rows and plates of all."""
-    lead = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], -1)
 
 
 def network(inputs: int, outputs: int) -> nn.Sequential:
@@ -164,25 +156,18 @@ def gradients(code: str, steps: int, repeats: int) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = table_parser(__doc__, seeds=[21, 22, 23])
-    key = ("section", "code", "method", "noise", "steps", "rate", "seed")
-    args, table = opened(parser, "pyro/ss_vae.csv", *key)
-    logging.getLogger("pyro").setLevel(logging.WARNING)
+KEY = ("section", "code", "method", "noise", "steps", "rate", "seed")
+
+
+def ss_vae(args: argparse.Namespace, table: Table) -> Rows:
     for code, steps in product(WIDTHS, [2] if args.quick else [100, 1000]):
-        if ("gradient", code, MEASURED[0], "shared", steps, "", "") not in table:
-            rows = gradients(code, steps, 4 if args.quick else 60)
-            table.add(rows, f"gradients, {code}, {steps} steps")
+        if ("gradient", code, MEASURED[0], "shared", steps, None, None) not in table:
+            yield gradients(code, steps, 4 if args.quick else 60)
     trainings = [(0.003, 5, LOSSES)] if args.quick else TRAININGS
-    for (rate, steps, losses), seed in product(trainings, args.seeds[: 1 if args.quick else None]):
+    for (rate, steps, losses), seed in product(trainings, (21,) if args.quick else (21, 22, 23)):
         for method, noise in losses:
-            cells = ("training", "label", method, noise or "", steps, rate, seed)
+            cells = ("training", "label", method, noise, steps, rate, seed)
             if cells not in table:
                 model, ms = trained("label", method, noise, seed, steps, rate)
-                row = dict(zip(key, cells, strict=True))
-                row |= {"ms": ms, "bound": bound(model, 1 if args.quick else 10)}
-                table.add([row], method)
-
-
-if __name__ == "__main__":
-    main()
+                row = dict(zip(KEY, cells, strict=True))
+                yield [row | {"ms": ms, "bound": bound(model, 1 if args.quick else 10)}]

@@ -1,8 +1,5 @@
 """Variance of gradients in Pyro: catlog.pyro.ELBO beside Pyro's own ELBOs, at equal evaluations.
 
-    python -m benchmarks.pyro_variance           # 4 minutes; results/quality/pyro_variance.csv
-    python -m benchmarks.pyro_variance --quick   # seconds; writes only to a given --output
-
 It needs the extra `pyro`. Each model is trained for a while, and then every method estimates the
 same gradient many times. One evaluation is the log-joint of one datum at one value of its latent
 variables. Columns:
@@ -15,7 +12,7 @@ variables. Columns:
 - milliseconds: the median time of a gradient, methods taking turns.
 """
 
-import logging
+import argparse
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -30,10 +27,7 @@ from torch import Tensor
 import catlog
 import catlog.pyro
 
-from .command_line import opened, table_parser
-from .quality.measuring import moments_of
-from .tables import Row
-from .turns import seconds_in_turns
+from .measuring import Row, Rows, Table, moments_of, seconds_in_turns
 
 Program = Callable[[], None]
 BASELINE = {"baseline": {"use_decaying_avg_baseline": True}}
@@ -158,15 +152,7 @@ def measure(name: str, steps: int, repeats: int) -> list[Row]:
     return [{**row, "ratio": row["variance"] / rows[0]["variance"]} for row in rows]
 
 
-def main() -> None:
-    key = ("problem", "steps", "method")
-    args, table = opened(table_parser(__doc__), "quality/pyro_variance.csv", *key)
-    logging.getLogger("pyro").setLevel(logging.WARNING)
-    repeats = 10 if args.quick else 300
+def variance(args: argparse.Namespace, table: Table) -> Rows:
     for name, (_, stages, *_) in PROBLEMS.items():
         for steps in stages:
-            table.add(measure(name, min(steps, 5) if args.quick else steps, repeats), name)
-
-
-if __name__ == "__main__":
-    main()
+            yield measure(name, min(steps, 5) if args.quick else steps, 10 if args.quick else 300)

@@ -33,8 +33,10 @@ FAST, SLOW = (200, 15, 100), (20, 3, 5)  # repeats, rounds, steps of training
 def entries(problem: problems.Problem, d: int) -> dict[str, tuple[catlog.Estimator, Any]]:
     """Return the registry and settings that differ much from the defaults, each with its f."""
     options: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(("MAPO", "MemoryCateR"), {"max_variables": max(64, d)}),
-        **dict.fromkeys(("GumbelSoftmax", "GumbelRao"), {"temperature": 0.5}),
+        "MAPO": {"max_variables": max(64, d)},
+        "MemoryCateR": {"max_variables": max(64, d)},
+        "GumbelSoftmax": {"temperature": 0.5},
+        "GumbelRao": {"temperature": 0.5},
     }
     named = {name: E(**options.get(name, {})) for name, E in ESTIMATORS.items()}
     named = {name: E for name, E in named.items() if name not in EXCLUDED}

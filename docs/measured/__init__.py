@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
-from benchmarks.tables import cell_text as short  # noqa: E402
-from benchmarks.tables import (  # noqa: E402, F401
+from benchmarks.measuring import cell_text as short  # noqa: E402
+from benchmarks.measuring import (  # noqa: E402, F401
     columns_with_values,
     exponent,
     grouped,

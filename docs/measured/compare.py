@@ -5,14 +5,12 @@ import io
 import re
 from functools import cache
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import torch
 
-from . import ROOT, Row, read, selected, table
-
-# isort: split
-from benchmarks.advice import median_ratios
+from . import ROOT, Row, grouped, read, selected, table
 
 
 @cache
@@ -29,6 +27,12 @@ def executed(page: str = "compare") -> tuple[list[str], dict[str, Any]]:
         outputs.append(printed.getvalue().rstrip())
     torch.set_num_threads(threads)
     return outputs, names
+
+
+def median_ratios(rows: list[Row]) -> list[float]:
+    """Return, per problem, the ratio of the median pilot."""
+    problems = grouped(rows, "problem", "size", "table").values()
+    return [median_low(row["ratio"] for row in pilots) for pilots in problems]
 
 
 def advice(rows: list[Row]) -> str:

@@ -1,5 +1,6 @@
 """The tables and the figure of protocol.md, from results/protocol/*.csv."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch.distributions import Bernoulli, Independent
 
+from catlog import Estimator
 from catlog.core.settings import label
 from catlog_experiments.named_estimators import make_estimator
 
@@ -17,8 +19,6 @@ from . import Row, grouped, read, selected, table
 from .race_figures import clean
 
 # isort: split
-from benchmarks.cpu_races.racers import estimator_of
-
 from benchmarks import protocol as plan
 
 STEPS = 10**6
@@ -84,6 +84,12 @@ def method_of(estimator: str, samples: int | None, options: Iterable[str]) -> st
     return label(make_estimator(estimator, samples, tuple(options), {}))
 
 
+def estimator_of(method: str) -> Estimator:
+    """Return the estimator of a label such as IndeCateR(9, draws=latin, variables=4)."""
+    name, samples, options = re.fullmatch(r"(\w+)\((\d+)(?:, )?(.*)\)", method).groups()  # type: ignore[union-attr]
+    return make_estimator(name, int(samples), tuple(filter(None, options.split(", "))), {})
+
+
 def collect(rows: Iterable[Row]) -> dict[str, Curves]:
     """Return the curves of one table by method."""
     methods: dict[str, list[Row]] = {}
@@ -123,11 +129,8 @@ def text(samples: Sequence[float], sign: float, digits: int = 2) -> str:
 
 
 def planned(kind: tuple[str, str]) -> list[str]:
-    """Return the methods of one table that the sweep has, by label."""
-    runs = [run for runs in plan.parts().values() for run in runs]
-    planned_runs = [run for run in runs if (run.protocol, run.data) == kind]
-    names = (method_of(run.estimator, run.samples, run.options) for run in planned_runs)
-    return list(dict.fromkeys(names))
+    """Return the methods of one table that are to be run, by label."""
+    return [label(estimator_of(name)) for names in plan.BITS.values() for name in names]
 
 
 def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:

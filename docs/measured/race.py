@@ -1,15 +1,17 @@
 """The numbers of race.md."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, inf
 from statistics import mean, median
+
+from catlog.estimators import ESTIMATORS
 
 from . import Row, grouped, read, selected, table
 
 # isort: split
-from benchmarks.cpu_races.curves import value_after
-from benchmarks.cpu_races.judging import Standing, Verdict, is_unbiased, standings, verdicts
-from benchmarks.race import RACE, TARGET, curves, reached, summaries
+from benchmarks.race import TARGET, seconds_to
 
 Curve = list[Row]
 TITLES = {
@@ -21,6 +23,87 @@ MEASURES = dict.fromkeys(("bits", "one-hot"), "negated train bound")
 MEASURES["attention"] = "train accuracy"
 FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
 EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
+
+
+RACE = "H200"  # its name among the races
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An estimator in a race.
+
+    Attributes:
+        method: its label.
+        seconds: median over seeds of the seconds to the target, infinite if most did not reach it.
+        at_least: a lower limit of that median: runs that did not reach the target count with the
+            seconds that they were trained for.
+        seeds: how many seeds were run.
+    """
+
+    method: str
+    seconds: float
+    at_least: float
+    seeds: int
+
+    @property
+    def is_biased(self) -> bool:
+        return not is_unbiased(self.method)
+
+
+def is_unbiased(method: str) -> bool:
+    """Return whether the estimator of a label such as RLOO(4) is unbiased."""
+    return bool(ESTIMATORS[method.partition("(")[0]]().unbiased)
+
+
+def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
+    """Return the estimators of every race, the fastest first."""
+    ranking: dict[str, list[Standing]] = {}
+    for race, rows_of_race in grouped(runs, "race").items():
+        entries = []
+        for method, rows in grouped(rows_of_race, "method").items():
+            reached = [row["seconds"] for row in rows if row["seconds"] is not None]
+            trained = [row["trained"] for row in rows if row["seconds"] is None]
+            seconds = median([*reached, *(inf for _ in trained)])
+            entries.append(Standing(method, seconds, median([*reached, *trained]), len(rows)))
+        ranking[race] = sorted(entries, key=lambda entry: (entry.seconds, entry.at_least))
+    return ranking
+
+
+def value_after(curve: Sequence[Row], seconds: float, name: str = "value") -> float:
+    """Return the value at a time, linear between two measurements; the last one after the end."""
+    for before, after in pairwise(curve):
+        if after["seconds"] >= seconds:
+            share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
+            return float(before[name] + share * (after[name] - before[name]))
+    return float(curve[-1][name])
+
+
+def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
+    """Return the curves by method and seed."""
+    return {method: grouped(runs, "seed") for method, runs in grouped(rows, "method").items()}
+
+
+def reached(
+    curve: list[Row], target: float = TARGET, *, unit: str = "seconds", bound: str = "train"
+) -> float | None:
+    """Return the seconds, or steps, until a bound is at the target, linear between measurements."""
+    return seconds_to(curve, target, unit=unit, name=bound)
+
+
+def summaries(rows: list[Row]) -> list[Row]:
+    """Return a row per run, as `benchmarks.cpu_races` has them."""
+    return [
+        {
+            "race": RACE,
+            "method": name,
+            "seed": seed,
+            "target": TARGET,
+            "seconds": reached(curve),
+            "trained": curve[-1]["seconds"],
+        }
+        for name, runs in curves(rows).items()
+        for seed, curve in runs.items()
+    ]
 
 
 def mean_time(runs: dict[int, Curve]) -> float:
@@ -93,34 +176,6 @@ def cpu_section(runs: list[Row]) -> str:
             race_table(entries),
         ]
     return "\n\n".join(parts)
-
-
-def ratio_text(verdict: Verdict, ratio: float | None) -> str:
-    """Return a ratio as text; "over" if a pick did not reach the target."""
-    if ratio is None:
-        return "not raced"
-    return f"{'over ' if verdict.is_bound else ''}{ratio:.2f}"
-
-
-def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
-    """Return how good the picks of `catlog.advise` are, a line per decision."""
-    found = verdicts(ranking, picks)
-    lines = []
-    for verdict in found:
-        bias = "allowed" if verdict.biased else "no"
-        names = ", ".join(f"`{name}`" for name in verdict.picks)
-        ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
-        lines.append([verdict.race, bias, names, *ratios])
-    ratios = [verdict.ratio for verdict in found if verdict.ratio is not None]
-    allowed = [verdict.allowed_ratio for verdict in found if verdict.allowed_ratio is not None]
-    head = ("race", "bias", "picks", "ratio to the best", "to the best allowed")
-    return (
-        f"{table(head, lines)}\n\nThe advice is within 1.3 times the best on "
-        f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(found)} decisions, and within "
-        "1.3 times the best that it was allowed to pick on "
-        f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
-        f"{max(ratios):.2f} and {max(allowed):.2f}."
-    )
 
 
 def common_time(methods: dict[str, dict[int, Curve]]) -> float:
@@ -306,7 +361,6 @@ def values() -> dict[str, object]:
         "cpu_races": cpu_section(runs_on_cpu),
         "versions": versions(read("speed/cpu_race_versions")),
         "seldom": versions(read("speed/cpu_race_seldom")),
-        "advice": advice_section(ranking_of_all, read("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
         "digit_accuracy": f"{min(digits):.0%} to {max(digits):.0%}",

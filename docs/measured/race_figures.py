@@ -8,11 +8,20 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from . import Row, distinct, read, selected
-from .race import MEASURES, TITLES, Curve, addition_runs, best_settings, class_of, mean_time
-
-# isort: split
-from benchmarks.cpu_races.judging import is_unbiased, standings
-from benchmarks.race import TARGET, curves, reached
+from .race import (
+    MEASURES,
+    TARGET,
+    TITLES,
+    Curve,
+    addition_runs,
+    best_settings,
+    class_of,
+    curves,
+    is_unbiased,
+    mean_time,
+    reached,
+    standings,
+)
 
 # The colour of every estimator, whatever its settings.
 COLOURS = {

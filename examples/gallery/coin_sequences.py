@@ -192,7 +192,7 @@ for amount, row, length in zip(AMOUNTS.tolist(), x, cold.lengths(x).tolist(), st
 # regenerates the rest of the sequence for each of its changes. The training runs do not rank the
 # three: the two seeds of an estimator differ as much as the estimators, because a policy may settle
 # on payments that are good but not optimal. Fifteen more seeds do not rank them either
-# (``python -m benchmarks.coin_sequences``).
+# (``results/quality/coin_sequences.csv``).
 
 figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for i, (name, results) in enumerate(runs.items()):

@@ -286,6 +286,15 @@ def test_damaged_checkpoints_are_skipped(
     assert untimed(cut) == untimed(whole("optimisation"))
 
 
+def test_a_damaged_checkpoint_does_not_replace_a_good_one(cut: Path) -> None:
+    """A later one is saved before the iteration of the damaged one."""
+    (cut / "checkpoint-000000030.pt").write_bytes(b"damaged")
+    home = Folder(cut)
+    home.restore(lambda note: None)
+    home.save(27, {"config": CONFIG.record()})
+    assert checkpoints(cut) == [25, 27]
+
+
 def test_a_flipped_bit_is_found_anywhere(tmp_path: Path) -> None:
     content, path = {"a": torch.arange(50.0), "rows": [{"x": 0.5}]}, tmp_path / "file"
     packed = pack(content)

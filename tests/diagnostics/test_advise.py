@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from inspect import signature
 from math import inf, isnan
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -100,8 +101,9 @@ def test_variance_is_that_over_all_outcomes() -> None:
         rows.append(torch.autograd.grad(value, q.base_dist.logits, retain_graph=True)[0])
     lengths = (torch.stack(rows) - torch.stack(rows).mean(0)).square().sum(-1)
     assert trial.repeats == 64
-    assert abs(trial.variance - expected) < 5.2 * lengths.std().item() / 8
-    assert 5.2 * lengths.std().item() / 8 < expected  # the power: twice as much would be noticed
+    bound = 5.2 * lengths.std().item() / 8
+    assert abs(trial.variance - expected) < bound
+    assert bound < 2 * expected  # the power: three times as much would be noticed
 
 
 def test_times_are_the_least_of_all_steps() -> None:
@@ -232,14 +234,21 @@ def test_level_candidates_get_the_first_name_in_a_fixed_order() -> None:
         assert names == {repr(order[0])}
 
 
-def test_name_is_stable() -> None:
-    """Over seeds, where the candidates are not far from level."""
-    names = {repr(ask(black_box(12), bits(12), seed=seed).estimator) for seed in range(5)}
+def test_name_is_stable_under_noise_of_the_clock() -> None:
+    """Calls take up to 30 % longer, at random; the least of many steps is what counts."""
+    names = set()
+    for seed in range(5):
+        noise, f = Random(seed), Counted(black_box(12))
+        now = [0.0]
+
+        def clock(f: Counted = f, noise: Random = noise, now: list[float] = now) -> float:
+            now[0] += f.now * (1 + 0.3 * noise.random())
+            f.now = 0.0
+            return now[0]
+
+        advice = advise(f, bits(12), clock=clock, seconds=1e4, candidates=[*LADDER, ARMS(4)])
+        names.add(repr(advice.estimator))
     assert len(names) == 1
-
-
-def test_group_has_the_best_by_enumeration() -> None:
-    """RLOO with n draws: f is additive with equal weights, so its variance is c (n - 1) / n^2."""
 
 
 def test_explanation() -> None:
@@ -252,7 +261,7 @@ def test_explanation() -> None:
     assert kinds == sorted(kinds, reverse=True)  # other numbers of draws come first
     assert "Not tried: " in lines[-1]
     assert "Exact() (it needs 4096 evaluations, more than the budget of 64)" in lines[-1]
-    assert "SlopeCateR(1, every=4), SlopeCateR(2, every=4), SlopeCateR(1) (f: its der" in lines[-1]
+    assert "SlopeCateR(2, every=4) (f: its derivative in x is needed by this est" in lines[-1]
 
 
 def test_same_seed_gives_the_same_advice() -> None:
@@ -283,10 +292,10 @@ def test_bias_is_the_distance_from_the_unbiased_gradient() -> None:
     """StraightThrough's mean is the slope of f times p (1 - p), at every point."""
     weights = 1 + torch.arange(6.0, dtype=torch.float64)
     q = bits(6)
-    f = lambda x: (x**3 * weights).sum(-1)  # noqa: E731
-    advice = ask(f, q, candidates=[Exact(), StraightThrough(1)], biased=True)
+    f = lambda x: (x**5 * weights).sum(-1)  # noqa: E731
+    advice = ask(f, q, candidates=[Exact(), StraightThrough(8)], biased=True)
     p = q.base_dist.logits.detach().sigmoid()
-    gap = (weights * (3 * p - 1) * p * (1 - p)).norm().item()  # f's mean slope is 3 p
+    gap = (weights * (5 * p - 1) * p * (1 - p)).norm().item()  # f's mean slope is 5 p
     (trial,) = advice.biased
     noise = 5.2 * (trial.variance / trial.repeats) ** 0.5
     assert abs(trial.bias - gap) < noise
@@ -297,20 +306,18 @@ def test_bias_is_the_distance_from_the_unbiased_gradient() -> None:
 
 
 def test_exact_is_tried_only_if_it_costs_no_more_than_a_step() -> None:
-    for d, is_tried in ((6, True), (7, False)):
-        advice = ask(quadratic(d), bits(d))
+    pair = [RLOO(2), Exact()]
+    for d, budget, is_tried in ((6, None, True), (7, None, False), (7, 128, True)):
+        advice = ask(quadratic(d), bits(d), budget=budget, candidates=pair)
         assert ("Exact()" in by_name(advice)) is is_tried
-    tried = ask(quadratic(7), bits(7), budget=128)
-    assert "Exact()" in by_name(tried)
 
 
 def test_additive_black_box() -> None:
     """IndeCateR has no noise with one draw."""
     f = Additive(normals(12, 3, seed=1))
-    advice = ask(lambda x: f(x), numbers(12, 3), candidates=[*LADDER, IndeCateR()])
+    advice = ask(lambda x: f(x), numbers(12, 3), candidates=[*LADDER, IndeCateR()], step=9)
     assert by_name(advice)["IndeCateR(1)"].variance == 0
-    assert isinstance(advice.estimator, IndeCateR)
-    table = ask(f, numbers(12, 3), budget=5, candidates=[RLOO(2), IndeCateR()])
+    table = advise(f, numbers(12, 3), budget=5, candidates=[RLOO(2), IndeCateR()], seconds=0.1)
     assert "IndeCateR(1)" in by_name(table)  # a draw counts as 1 + k evaluations
 
 

@@ -10,7 +10,7 @@ from torch.distributions import Independent, OneHotCategorical
 
 import catlog
 from catlog import Exact, GumbelSoftmax, ReinMax, StraightThrough, compare_layers
-from catlog.diagnostics.layers import Sampler, _Network
+from catlog.diagnostics.layers import Layers, Sampler
 from catlog.testing import z_limit
 
 
@@ -55,7 +55,7 @@ def brute_force() -> Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def in_order(network: _Network, gradient: Tensor) -> Tensor:
+def in_order(network: Layers, gradient: Tensor) -> Tensor:
     """Return a gradient in the order of the module's parameters."""
     parts = gradient.split([leaf.numel() for leaf in network.parameters])
     by_leaf = {id(leaf): part for leaf, part in zip(network.parameters, parts, strict=True)}
@@ -63,7 +63,7 @@ def in_order(network: _Network, gradient: Tensor) -> Tensor:
 
 
 def test_reference_is_exact() -> None:
-    network = _Network(loss, None)
+    network = Layers(loss, None)
     assert network.outcomes == 3**2 * 2**2
     gradient = in_order(network, network.exact()[0])
     torch.testing.assert_close(gradient, brute_force(), rtol=0, atol=1e-12)
@@ -71,7 +71,7 @@ def test_reference_is_exact() -> None:
 
 def test_reference_by_rloo_is_unbiased() -> None:
     """A z-test with one false alarm in a million; it detects a gradient that is 20 % too long."""
-    network = _Network(loss, list(NETWORK.parameters()))
+    network = Layers(loss, list(NETWORK.parameters()))
     mean, variances = network.by_rloo(4000, 0)
     exact, limit = brute_force(), z_limit(len(mean))
     error = variances.sqrt().clamp(min=1e-12)

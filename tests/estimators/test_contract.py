@@ -62,6 +62,19 @@ def test_evaluations_are_counted_in_a_call() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_counting_teaches_nothing() -> None:
+    """Nor does it need an element of the batch."""
+    q, baseline = bits(torch.zeros(0, 3)), catlog.estimators.MovingAverageBaseline()
+    for E in (catlog.estimators.MemoryCateR(2), catlog.Reinforce(2, baseline=baseline)):
+        module = E if isinstance(E, torch.nn.Module) else baseline
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        for law in (q, bits(torch.zeros(4, 3))):
+            assert E.evaluations(law) == 2
+        after = module.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        assert after.keys() == before.keys()
+
+
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
     """The generator's noise, given by hand, gives the same value; wrong noise is refused."""

@@ -747,9 +747,13 @@ def test_settings_that_a_constructor_lacks_are_named(cls):
 def test_old_names_give_the_new_one():
     """Of the first edition."""
     with pytest.raises(TypeError, match=r"but `draws` was given.*`draws` is called `sampling`"):
-        IndeCateR(2, sampling="latin")
+        IndeCateR(2, **{"draws": "latin"})
     with pytest.raises(TypeError, match=r"`validate` was given.*Give `validate_args=False` to q"):
         RLOO(2, validate=False)
+    for name in ("chosen", "start"):
+        message = rf"a call takes f, q, x, noise, .*but `{name}` was.*is part of `noise`"
+        with pytest.raises(TypeError, match=message):
+            catlog.SlopeCateR(2)(total, bits(torch.zeros(3)), **{name: torch.zeros(2)})
     for name in ("ARMS", "MarkovChain", "advantages"):
         with pytest.raises(AttributeError, match=rf"It is catlog\.\w+\.{name}"):
             getattr(catlog, name)

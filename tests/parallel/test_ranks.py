@@ -127,8 +127,8 @@ def own_tables() -> dict[str, Any]:
             x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))
             E = catlog.IndeCateR(3, variables=1)
             results[f"{name} chosen"] = [
-                E(f, q, x=x, chosen=chosen),
-                E(Sharded(f), q, x=x, chosen=chosen),
+                E(f, q, x=x, noise=chosen),
+                E(Sharded(f), q, x=x, noise=chosen),
             ]
     return {"own tables": results}
 
@@ -168,7 +168,7 @@ class Autoencoder(nn.Module):
         f: Any = lambda z: (self.decoder(z).sin() - images).square().sum(-1)  # noqa: E731
         q = Independent(Bernoulli(logits=self.encoder(images)), 1)
         return catlog.IndeCateR(2, variables=2)(
-            Sharded(f) if share else f, q, x=x, chosen=x[..., :2].long() + torch.tensor([2, 4])
+            Sharded(f) if share else f, q, x=x, noise=x[..., :2].long() + torch.tensor([2, 4])
         )
 
 

@@ -1,8 +1,10 @@
 """The contract of every estimator, and the one place where it is called."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from inspect import signature
+from math import prod
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -27,9 +29,10 @@ from .counts import Counts
 from .dependent import DependentFactors
 from .evaluator import Evaluator, Function
 from .factors import Bits, Factors, IndependentFactors, OneHots
+from .left_alone import left_alone
 from .randomness import Randomness
 from .settings import check_setting, label
-from .tracing import inside_functorch
+from .tracing import in_inference_mode, inside_functorch
 from .view import view
 
 if TYPE_CHECKING:  # `Estimator` alone is one of any factors; Python has defaults from 3.13 on
@@ -228,17 +231,13 @@ class Estimator(Generic[Q]):
             nonlocal count
             count += len(x)
             lead = x.shape[: x.dim() - len(factors.event_shape)]
-            return (x.to(factors.real) * 0).reshape(*lead, -1).sum(-1)
+            return (x.to(factors.real) * 0).reshape(*lead, prod(factors.event_shape)).sum(-1)
 
         factors = view(q, 0, self.accepts, type(self).__name__, self.instead)
-        self._count(zero, q)
+        # In inference mode nothing is learned.
+        with nullcontext() if in_inference_mode() else left_alone(self):
+            self(zero, q, generator=torch.Generator(factors.device))
         return count
-
-    def _count(self, zero: Function, q: Distribution) -> None:
-        state = torch.random.get_rng_state()
-        with torch.enable_grad():
-            self(zero, q, generator=torch.Generator(view(q, 0, self.accepts, "").device))
-        torch.random.set_rng_state(state)
 
 
 class Learner(Estimator[Q], nn.Module):

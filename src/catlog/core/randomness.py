@@ -303,9 +303,11 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
 
 def _refuse_form(q: Factors) -> NoReturn:
     """Raise an error that says how points are written."""
-    form = "one-hot vectors, a single 1 among zeros"
-    if q.kind == Kind.BITS:
-        form = "zeros and ones, as a Bernoulli distribution draws them"
+    inner = q.ordered.form if q.kind == Kind.STRUCTURED else None
+    form = {
+        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
+        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
+    }.get(q.kind if inner is None else inner.kind, "whole numbers, as q.sample() gives them")
     raise ValueError(f"x must hold {form}, but others were given.")
 
 

@@ -20,6 +20,7 @@ from .arms import AnyEstimator, as_estimator, joined_reasons
 from .pilot import Pilot, Score, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
+CHOICE = 1.1  # times the best score, within which an order of names makes the choice
 LEVEL = 1.25  # times the best score: what races to a target could not tell apart
 ZERO = "all of its gradients were zero"
 
@@ -113,9 +114,10 @@ def advise(
 
     The candidates make one estimate each, in turn, up to 64 times. After 8 rounds those that are
     far behind are left out. The time of a step is the least of all rounds. Most often a few
-    candidates are level, within the error of the pilot. All of them are named, and the first in a
-    fixed order is the choice: RLOO before others, and few draws before many. So the choice is the
-    same in most calls, although the scores are not. The same seed makes the same draws.
+    candidates are level, within the error of the pilot. All of them are named. Of those within 10 %
+    of the best, the first in a fixed order is the choice: RLOO before others, and of its numbers of
+    draws the largest. So the choice is the same in most calls, although the scores are not. The
+    same seed makes the same draws.
 
     Nothing else changes, even if the pilot is interrupted: parameters, gradients, torch's random
     number generators and the buffers of the modules that f, q and ``step`` refer to (running
@@ -215,10 +217,12 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
     biased_trials = tuple(trial for trial in trials if not trial.estimator.unbiased)
     # One standard error, where two make level: no choice is beaten by what is listed as slower.
     slower = [trial.times_as_long for trial in ranked if not trial.is_level]
+    families = list(dict.fromkeys(type(trial.estimator) for trial in ranked))
+    order = sorted(ranked, key=lambda t: (families.index(type(t.estimator)), -t.evaluations))
     choice = next(
         trial
-        for trial in ranked
-        if trial.times_as_long <= min(max(LEVEL, exp(trial.error)), *slower, inf)
+        for trial in order
+        if trial.times_as_long <= min(max(CHOICE, exp(trial.error)), *slower, inf)
     )
     text = _explanation(pilot, choice, ranked, biased_trials, seconds)
     return Advice(choice.estimator, ranked, biased_trials, pilot.skipped, seconds, text)

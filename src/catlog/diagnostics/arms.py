@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cache
 from math import inf
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,10 @@ from ..core.settings import label
 from ..estimators import ESTIMATORS
 from ..estimators.parsing import parse_estimator
 from .moments import Moments
-from .task import Result, Task, flat, gradients_in, own_parameter
+from .task import Result, Task, flat, gradient_in_logits, gradients_in, own_parameter
+
+if TYPE_CHECKING:
+    from .layers import Layers
 
 AnyEstimator = Estimator[Any]
 Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
@@ -67,47 +70,39 @@ class Arm:
         self.in_parameters = Moments(self.shares)
         self.in_logits = Moments(self.shares)
 
-    def observe(self, task: Task, with_logits: bool = False) -> bool:
-        """Make an estimate: add its gradient to the moments. Return whether it was random."""
-        before = self.generator.get_state()
-        rows, rows_in_logits = [], []
-        for _ in self._kinds():
-            value, q = task.estimate(self.E, self.generator)
-            own = own_parameter(q) if with_logits else None
-            leaves = task.parameters if own is None else (*task.parameters, own)
-            gradients = gradients_in(value, leaves, retain=not task.rebuilds_q)
-            rows.append(flat(gradients[: len(task.parameters)]))
-            if own is not None:
-                rows_in_logits.append(task.in_logits(gradients[-1], q))
-        self.in_parameters.add(torch.stack(rows).unsqueeze(0))
-        if rows_in_logits:
-            self.in_logits.add(torch.stack(rows_in_logits).unsqueeze(0))
-        return not torch.equal(before, self.generator.get_state())
-
-    def step(self, task: Task, keep: bool = False) -> float:
+    def observe(self, task: "Task | Layers", keep: bool = True, with_logits: bool = False) -> float:
         """Make a training step without the optimiser, and return its seconds.
 
         It is q (if a callable makes it), the estimate, and its gradient in the parameters, in those
         of f and in those of the estimator. With ``keep`` the gradient is added to the moments.
         """
-        leaves = [*task.leaves, *_weights(self.E)]
+        count = len(task.parameters)
+        shared = [*task.leaves, *self._weights()]
 
-        def gradients() -> list[Tensor]:
-            value, _ = task.estimate(self.E, self.generator)
-            return gradients_in(value, leaves, retain=not task.rebuilds_q)
+        def gradients() -> tuple[Tensor, Tensor | None]:
+            value, q = task.estimate(self.E, self.generator)
+            own = own_parameter(q) if with_logits and q is not None else None
+            leaves = shared if own is None else [*shared, own]
+            rows = gradients_in(value, leaves, retain=not task.rebuilds_q)
+            in_logits = None if own is None or q is None else gradient_in_logits(rows[-1], q)
+            return flat(rows[:count]), in_logits
 
-        seconds, gradients_of_kinds = self.timed(task, gradients)
+        seconds, rows = self.timed(task, gradients)
         if keep:
-            rows = [flat(row[: len(task.parameters)]) for row in gradients_of_kinds]
-            self.in_parameters.add(torch.stack(rows).unsqueeze(0))
+            self.in_parameters.add(torch.stack([row for row, _ in rows]).unsqueeze(0))
+        in_logits = [row for _, row in rows if row is not None]
+        if keep and in_logits:
+            self.in_logits.add(torch.stack(in_logits).unsqueeze(0))
         return seconds
 
-    def timed(self, task: Task, call: Callable[[], Result]) -> tuple[float, list[Result]]:
+    def timed(
+        self, task: "Task | Layers", call: Callable[[], Result]
+    ) -> tuple[float, list[Result]]:
         """Return the seconds of a call, the mean over its kinds, and what each kind returns."""
         calls = [(share, task.timed(call)) for share in self._kinds()]
         return sum(share * seconds for share, (seconds, _) in calls), [row for _, (_, row) in calls]
 
-    def learn(self, task: Task, steps: int) -> None:
+    def learn(self, task: "Task | Layers", steps: int) -> None:
         """Let the estimator lower its variance, if it learns (Adam, with a rate that falls to 0).
 
         One without parameters, but with a memory of earlier calls, learns in calls or backward
@@ -115,7 +110,7 @@ class Arm:
         """
         if not any([*part.parameters(), *part.buffers()] for part in learning_parts(self.E)):
             return
-        weights = _weights(self.E)
+        weights = self._weights()
         optimiser = torch.optim.Adam(weights, TRAINING_RATE) if weights else None
         for step in range(steps):
             value, _ = task.estimate(self.E, self.generator)
@@ -140,6 +135,10 @@ class Arm:
         for part in parts:
             part.train().requires_grad_(True)
 
+    def _weights(self) -> list[Tensor]:
+        parameters = self.E.parameters() if isinstance(self.E, nn.Module) else ()
+        return [weight for weight in parameters if weight.requires_grad]
+
     def _kinds(self) -> Iterator[float]:
         """Yield the share of every kind of call, while calls of it are made."""
         E: Any = self.E
@@ -152,11 +151,6 @@ def learning_parts(E: AnyEstimator) -> list[nn.Module]:
     """Return what learns in E: the estimator, or its baseline."""
     parts = (E, getattr(E, "baseline", None))
     return [part for part in parts if isinstance(part, nn.Module)]
-
-
-def _weights(E: AnyEstimator) -> list[Tensor]:
-    parameters = E.parameters() if isinstance(E, nn.Module) else ()
-    return [weight for weight in parameters if weight.requires_grad]
 
 
 def copied_to(E: AnyEstimator, device: torch.device) -> AnyEstimator:
@@ -214,9 +208,9 @@ def as_estimator(entry: object, argument: str = "estimators") -> AnyEstimator:
     return entry
 
 
-def first_sentence(error: Exception) -> str:
-    """Return the first sentence of a message, without its full stop."""
-    return str(error).split("\n")[0].split(". ")[0].rstrip(".")
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, without its full stop."""
+    return str(error).split("\n")[0].rstrip(".")
 
 
 def joined_reasons(skipped: Mapping[str, str]) -> str:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
-from sys import maxsize
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from .arms import (
     Arm,
     Chosen,
     copied_to,
-    first_sentence,
+    first_line,
     joined_reasons,
     named_estimators,
     why_unsuitable,
@@ -32,6 +31,10 @@ from .moments import Moments
 from .progress import shown_progress
 from .task import Clock, DistributionLike, Loss, Task
 
+if TYPE_CHECKING:
+    from .layers import Layers
+
+WARM_UP = 2  # steps before times count
 NORMAL = NormalDist().inv_cdf(0.975)
 
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
@@ -141,25 +144,8 @@ def compare(
         arms, skipped = _arms(
             task, named_estimators(estimators), samples, budget, most_points, seed
         )
-        with shown_progress(progress) as advance:
-            steps = len(arms) + rounds
-            for number, (name, arm) in enumerate(list(arms.items())):
-                advance(name, number, steps)
-                try:
-                    _measure(arm, task, repeats, training)
-                except ERRORS as error:
-                    skipped[name] = first_sentence(error)
-                    del arms[name]
-            if not arms:
-                raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
-            for number in range(-2, rounds):  # two to warm up
-                advance("timing", steps - rounds + max(0, number), steps)
-                for arm in arms.values():
-                    arm.times.append(arm.step(task))
-            advance("done", steps, steps)
+        measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
-    for arm in arms.values():
-        arm.times = arm.times[2:]
     unbiased = {name: arm.in_parameters for name, arm in arms.items() if arm.E.unbiased}
     norm = norm_of(known or pooled_gradient(unbiased))
     if norm is None:
@@ -177,17 +163,17 @@ def compare(
 def _check_numbers(
     samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
 ) -> None:
-    counts = {"repeats": repeats, "rounds": rounds, "limit": limit, "training": training}
-    optional = {"samples": samples, "budget": budget}
-    counts |= {name: count for name, count in optional.items() if count is not None}
-    if optional.keys() <= counts.keys():
+    if samples is not None and budget is not None:
         raise ValueError(
             "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
             "other; give one."
         )
-    for name, count in counts.items():
-        least = {"repeats": 2, "training": 0}.get(name, 1)
-        check_count("compare", name, count, least, inf if name == "limit" else maxsize)
+    check_count("compare", "repeats", repeats, 2)
+    check_count("compare", "training", training, 0)
+    check_count("compare", "limit", limit, 1, inf)
+    for name, count in (("rounds", rounds), ("samples", samples), ("budget", budget)):
+        if count is not None:
+            check_count("compare", name, count)
 
 
 def _arms(
@@ -225,20 +211,47 @@ def _arms(
             arm = Arm(copy, task.evaluations(copy), task.generator(seed + 1 + len(arms)))
             arms[name if has_own_name else label(copy)] = arm
         except ERRORS as error:  # of the estimator's own checks, too
-            skipped[name] = first_sentence(error)
+            skipped[name] = first_line(error)
     return arms, skipped
 
 
-def _measure(arm: Arm, task: Task, repeats: int, training: int) -> None:
-    """Let the estimator learn, if it does, then freeze it and observe it."""
-    arm.learn(task, training)
-    with arm.frozen():
-        while arm.in_parameters.count < repeats:
-            is_random = arm.observe(task, with_logits=True)
-            if arm.in_parameters.count == 2 and not is_random:
-                break
-    if not bool(arm.in_parameters.mean.isfinite().all()):
-        raise ValueError("its gradient is NaN or infinite")
+def measure(
+    owner: str,
+    task: "Task | Layers",
+    arms: dict[str, Arm],
+    skipped: dict[str, str],
+    repeats: int,
+    rounds: int,
+    training: int,
+    progress: bool,
+) -> None:
+    """Let arms learn, make estimates while frozen, and take turns in timed steps."""
+    with shown_progress(progress) as advance:
+        steps = len(arms) + rounds
+        for number, (name, arm) in enumerate(list(arms.items())):
+            advance(name, number, steps)
+            try:
+                arm.learn(task, training)
+                with arm.frozen():
+                    before = arm.generator.get_state()
+                    while arm.in_parameters.count < repeats:
+                        arm.observe(task, with_logits=True)
+                        is_random = not torch.equal(before, arm.generator.get_state())
+                        if arm.in_parameters.count == 2 and not is_random:
+                            break
+                if not bool(arm.in_parameters.mean.isfinite().all()):
+                    raise ValueError("its gradient is NaN or infinite")
+            except ERRORS as error:
+                skipped[name] = first_line(error)
+                del arms[name]
+        if not arms:
+            raise ValueError(f"{owner}: no estimator could be used. {joined_reasons(skipped)}.")
+        for number in range(-WARM_UP, rounds):
+            advance("timing", steps - rounds + max(0, number), steps)
+            for arm in arms.values():
+                seconds = arm.observe(task, keep=False)
+                arm.times += [seconds] if number >= 0 else []
+        advance("done", steps, steps)
 
 
 # The reference

@@ -14,12 +14,11 @@ from torch.nn.functional import logsigmoid
 from ..core.checks import check_count
 from ..core.left_alone import left_alone
 from ..sample import SlopeEstimator, sample
-from .arms import Arm, Chosen, copied_to, joined_reasons, named_estimators
-from .comparing import KnownGradient, norm_of, row_of
+from .arms import AnyEstimator, Arm, Chosen, copied_to, named_estimators
+from .comparing import KnownGradient, measure, norm_of, row_of
 from .comparison import Comparison
 from .moments import Moments
-from .progress import shown_progress
-from .task import Clock, check_trainable, flat, gradients_in, graph_leaves, listed, timed
+from .task import Clock, Result, check_trainable, flat, gradients_in, graph_leaves, listed, timed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -93,34 +92,15 @@ def compare_layers(
     ):
         check_count("compare_layers", name, value, least)
     with left_alone(loss):
-        network = _Network(loss, parameters)
-        arms: dict[str, Arm] = {}
+        network = Layers(loss, parameters, clock)
+        arms = {
+            name: Arm(copied_to(E, network.device), 1, network.generator(seed + 1 + number))
+            for number, (name, E) in enumerate(named_estimators(estimators).items())
+        }
         skipped: dict[str, str] = {}
-        named = named_estimators(estimators)
-        with shown_progress(progress) as advance:
-            steps = len(named) + rounds + 1
-            for number, (name, E) in enumerate(named.items()):
-                advance(name, number, steps)
-                arm = Arm(copied_to(E, network.device), 1, network.generator(seed + 1 + number))
-                try:
-                    for _ in range(repeats):
-                        arm.in_parameters.add(network.gradient(arm).unsqueeze(0))
-                except (TypeError, ValueError) as error:
-                    skipped[name] = str(error).rstrip(".")
-                    continue
-                arms[name] = arm
-            if not arms:
-                reasons = joined_reasons(skipped)
-                raise ValueError(f"compare_layers: no estimator could be used. {reasons}.")
-            for number in range(rounds):
-                advance("timing", len(named) + number, steps)
-                for arm in arms.values():
-                    step = partial(network.gradient, arm)
-                    arm.times.append(timed(step, clock, network.device)[0])
-            advance("reference", steps - 1, steps)
-            kind = "exact" if network.outcomes <= limit else "rloo"
-            truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
-            advance("done", steps, steps)
+        measure("compare_layers", network, arms, skipped, repeats, rounds, 0, progress)
+        kind = "exact" if network.outcomes <= limit else "rloo"
+        truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
     norm = norm_of(truth)
     rows = [row_of(name, arm, truth, norm or 0.0) for name, arm in arms.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
@@ -188,16 +168,24 @@ class _Recorder:
         return total
 
 
-class _Network:
-    """A loss with layers that draw, and its gradients."""
+class Layers:
+    """A loss with layers that draw, and its gradients, as arms observe them."""
 
-    def __init__(self, loss: NetworkLoss, parameters: Tensor | Sequence[Tensor] | None) -> None:
+    rebuilds_q = True
+
+    def __init__(
+        self,
+        loss: NetworkLoss,
+        parameters: Tensor | Sequence[Tensor] | None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
         if not callable(loss):
             raise TypeError(
                 "loss must be a function of the sampler that returns one loss per row, but "
                 f"{type(loss).__name__} was given."
             )
         self.loss = loss
+        self.clock = clock
         recorder = _Recorder(categories=repeat(0))  # to see the layers; nothing is drawn
         losses = self.losses(recorder)
         if not recorder.log_probs:
@@ -214,6 +202,7 @@ class _Network:
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
         self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
+        self.leaves = self.parameters
         check_trainable(self.parameters)
         self.variables = [
             (cardinality, prod(table.shape[len(self.rows) :]))
@@ -237,13 +226,14 @@ class _Network:
             )
         return losses
 
-    def gradient(self, arm: Arm) -> Tensor:
-        """Return one estimate of the gradient by an arm; it raises if that cannot draw without
-        f."""
-        E = cast(SlopeEstimator, arm.E)
-        return self.differentiated(
-            self.losses(partial(sample, estimator=E, generator=arm.generator))
-        )
+    def estimate(self, E: AnyEstimator, generator: torch.Generator) -> tuple[Tensor, None]:
+        """Run the network with draws by E; it raises if E cannot draw without f."""
+        sampler = partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
+        return self.losses(sampler), None
+
+    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
+        """Return the seconds that a call takes, and its result."""
+        return timed(call, self.clock, self.device)
 
     def differentiated(self, value: Tensor) -> Tensor:
         """Return the gradient of a sum in the parameters, as a vector."""

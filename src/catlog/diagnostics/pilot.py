@@ -24,7 +24,7 @@ from ..estimators import (
     SCateR,
     SlopeCateR,
 )
-from .arms import ERRORS, AnyEstimator, Arm, copied_to, first_sentence, why_unsuitable
+from .arms import ERRORS, AnyEstimator, Arm, copied_to, first_line, why_unsuitable
 from .moments import Moments
 from .task import Task, flat, gradients_in
 
@@ -140,7 +140,7 @@ class Pilot:
                 try:
                     evaluations = task.evaluations(E)
                 except ERRORS as error:
-                    reason = first_sentence(error)
+                    reason = first_line(error).split(". ")[0]
                 if has_table(task.f):  # which is read, at about the cost of an evaluation per entry
                     entries = getattr(E, "samples", evaluations) * (1 + factors.k)
                     evaluations = min(evaluations, entries)
@@ -188,12 +188,12 @@ class Pilot:
         arm = self.arms[name]
         try:
             learns = isinstance(arm.E, nn.Module)  # its first estimate is like no other
-            seconds = arm.step(self.task, keep=bool(arm.times) or not learns)
+            seconds = arm.observe(self.task, keep=bool(arm.times) or not learns)
             if self.times_whole_steps:
                 seconds = self._whole_step(arm)
             arm.times.append(seconds)
         except ERRORS as error:
-            self.skipped[name] = first_sentence(error)
+            self.skipped[name] = first_line(error).split(". ")[0]
             self.alive.remove(name)
             del self.arms[name]
 

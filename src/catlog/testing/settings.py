@@ -3,6 +3,7 @@
 import sys
 from copy import deepcopy
 from importlib.util import module_from_spec, spec_from_file_location
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,8 @@ def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tu
     draw = Randomness(factors, generator=torch.Generator())
 
     def f(x: Tensor) -> Tensor:
-        return (x.to(factors.real) * 0).reshape(*x.shape[: 1 + len(q.batch_shape)], -1).sum(-1)
+        lead = x.shape[: 1 + len(q.batch_shape)]
+        return (x.to(factors.real) * 0).reshape(*lead, prod(q.event_shape)).sum(-1)
 
     deepcopy(E).estimate(Evaluator(f, factors), factors, draw)
     return draw.taken

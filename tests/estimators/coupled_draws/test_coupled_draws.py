@@ -22,6 +22,7 @@ from catlog.core.view import view
 from catlog.estimators import ARM, ARMS, ARSM, CARMS, DisARMTree
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import seeded
+from support.laws import integers
 from support.more_cases import MORE_CATEGORIES
 from support.simplex import Cells, cells
 
@@ -196,6 +197,18 @@ def test_special_cases_of_two_categories(name: str, categorical: bool) -> None:
     wanted = estimate(other, other_noise)
     got = estimate(E, noise, categorical and "one-hot" in E.supports)
     assert_close(got, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_a_node_on_neither_path_has_no_weight() -> None:
+    """Both draws go left at the root, so that the bit of the right node does not matter."""
+    gradients = []
+    for last in (0.1, 0.5):
+        logits = torch.tensor([[0.4, 0.5, 0.04, 0.06]], dtype=torch.float64).log().requires_grad_()
+        noise = torch.tensor([[[0.5, 0.2, last]]], dtype=torch.float64)
+        value = DisARMTree()(lambda x: x[..., 0].double(), integers(logits), noise=noise)
+        gradients.append(torch.autograd.grad(value, logits)[0])
+    assert gradients[0].abs().max() > 1e-3
+    assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 
 
 def test_two_draws_of_a_uniform_distribution_never_agree() -> None:

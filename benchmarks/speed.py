@@ -1,0 +1,194 @@
+"""Time and memory of the paper's training step, and how an estimate grows.
+
+    python -m benchmarks.speed                    # two CPU cores; results/speed/speed_*_cpu.csv
+    python -m benchmarks.speed --device cuda      # the steps compiled, in a CUDA graph
+
+"dvae": a step of the paper's autoencoder (batch 100, 200 bits, Adam), all methods in turns. `ratio`
+is the time of the paper's literal formula (every category of every variable, all at once) over this
+one.
+
+"scaling": value and gradient, n = 1, batch 20, for D variables of K categories. f is a network
+D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum), or an energy of
+all pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e
+of cost = constant * size^e, by least squares; the size is D, or K - 1 where f sees all other
+categories.
+
+"memory": a black-box f of D variables, n = 1, in a new process each (Linux): `above_mib` is the
+peak above the memory after the imports, `points_mib` the size of all points at once.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+
+import catlog
+from catlog.functions import FirstLayerLinear, OfSum, Potts
+from catlog.problems.mlp import mlp
+
+from .measuring import Row, Rows, Section, Table, exponent, grouped, run, seconds_in_turns, spread
+from .peers import storchastic_step
+from .race import Autoencoder
+
+LITERAL = "IndeCateR, literal formula"
+KINDS = ("black box", "first-layer-linear", "sum", "pairs")
+
+
+def literal_indecater(f: Callable[[Tensor], Tensor], q: Any, samples: int = 2) -> Tensor:
+    """Return the estimate for bits as the paper's formula reads; it shares no code with catlog."""
+    x = q.sample((samples,))
+    (n, batch, d), value = x.shape, f(x)
+    with torch.no_grad():
+        points, variable = x.expand(2, d, n, batch, d).clone(), torch.arange(d)
+        points[0, variable, :, :, variable] = 0.0
+        points[1, variable, :, :, variable] = 1.0
+        table = f(points.view(2 * d * n, batch, d)).view(2, d, n, batch).mean(2)
+    p = q.base_dist.probs.T  # [d, batch]
+    surrogate = ((1 - p) * table[0] + p * table[1]).sum(0) + value.mean(0)
+    return value.mean(0).detach() + surrogate - surrogate.detach()
+
+
+class OnBlackBox:
+    """An estimator that does not see what f knows."""
+
+    def __init__(self, E: Any) -> None:
+        self.E = E
+
+    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution) -> Tensor:
+        return self.E(lambda x: f(x), q)
+
+
+METHODS: dict[str, Any] = {
+    LITERAL: OnBlackBox(literal_indecater),
+    "IndeCateR, black-box f": OnBlackBox(catlog.IndeCateR(2)),
+    "IndeCateR, first-layer-linear": catlog.IndeCateR(2),
+    "IndeCateR, Latin draws": catlog.IndeCateR(2, sampling="latin"),
+    "IndeCateR, Taylor, n=8, m=4": catlog.IndeCateR(8, variables=4, sampling="latin"),
+    "RLOO-S": catlog.RLOO(2),
+    "GS-S": catlog.GumbelSoftmax(2, hard=True),
+    "RLOO-F": catlog.RLOO(800),
+    "GS-F": catlog.GumbelSoftmax(800, hard=True),
+    "SlopeCateR, n=8, m=6": catlog.SlopeCateR(8),
+}
+
+
+def dvae(args: argparse.Namespace, table: Table) -> Rows:
+    batch, bits, rounds = (4, 20, 2) if args.quick else (100, 200, 11)
+    images = (torch.rand(batch, 784) < 0.2).float().to(args.device)
+    calls: dict[str, Callable[[], object]] = {}
+    for n in () if args.quick else (2, 800):
+        if (peer := storchastic_step(n, args.device)) is not None:
+            calls[f"storchastic, score function, n={n}"] = partial(peer, images)
+    for name, E in METHODS.items():
+        torch.manual_seed(0)
+        calls[name] = partial(Autoencoder(E, images, bits).step, images)
+    times = seconds_in_turns(calls, rounds, warm_up=2)
+    rows = [{"problem": "dvae", "method": name, **spread(times[name])} for name in calls]
+    literal = next(row["ms"] for row in rows if row["method"] == LITERAL)
+    yield [row | {"ratio": literal / row["ms"]} for row in rows]
+
+
+def problem(kind: str, d: int, k: int, device: str) -> tuple[Any, Distribution]:
+    """Return f and q."""
+    torch.manual_seed(0)
+    logits = torch.randn(20, d, *([] if k == 2 else [k]), device=device).requires_grad_()
+    q = Independent((Bernoulli if k == 2 else Categorical)(logits=logits, validate_args=False), 1)
+    if kind == "sum":
+        return OfSum(lambda s: (s / d**0.5).sin(), k), q
+    if kind == "pairs":
+        return Potts(torch.randn(d, d, device=device), torch.randn(d, k, device=device)), q
+    known = FirstLayerLinear(mlp(d, 256, 256, 1).to(device), categories=k)
+    return known if kind == KINDS[1] else lambda x: known(x), q
+
+
+def growth(args: argparse.Namespace, table: Table) -> Rows:
+    scans = {
+        "D": [(d, 2) for d in (50, 100, 200, 500, 1000, 2000, 5000)],
+        "K": [(50, k) for k in (2, 4, 8, 16, 32, 64, 128, 256)],
+    }
+    if args.quick:
+        scans = {"D": [(10, 2), (20, 2), (40, 2)], "K": [(5, 2), (5, 4), (5, 8)]}
+    E, rows = catlog.IndeCateR(1), list[Row]()
+    for scan, sizes in scans.items():
+        for (d, k), kind in ((size, kind) for size in sizes for kind in KINDS):
+            f, q = problem(kind, d, k, args.device)
+            base = q.sample((1,))
+            calls = {
+                "ms": lambda f=f, q=q: E(f, q).sum().backward(retain_graph=True),
+                "f_ms": lambda f=f, base=base: f(base),
+            }
+            rounds = 1 if args.quick else 5
+            times = seconds_in_turns(calls, rounds, least=0.0 if args.quick else 0.02)
+            ms, f_ms = (spread(times[name])["ms"] for name in calls)
+            rows.append({"scan": scan, "f": kind, "D": d, "K": k, "ms": ms, "in_f": ms / f_ms})
+    yield rows
+    fitted = []
+    for (scan, kind), part in grouped(rows, "scan", "f").items():
+        by_others = scan == "K" and kind in KINDS[:2]
+        size = [row[scan] - by_others for row in part]
+        row: Row = {"f": kind, "in": "K - 1" if by_others else scan}
+        fitted.append(row | {"ms": exponent(size, [row["ms"] for row in part])})
+    path = table.path and table.path.with_name(f"speed_exponents_{args.device}.csv")
+    Table(path, ("f", "in")).add(fitted)
+
+
+def gradient(d: int, k: int, chunk_size: int) -> None:
+    """Compute the gradient of E[sin(s) + s² / d], where s is a random additive function."""
+    costs, logits = torch.randn(d, k), torch.randn(d, k, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        s = costs[torch.arange(d), x].sum(-1)
+        return s.sin() + s.square() / d
+
+    q = Independent(Categorical(logits=logits), 1)
+    catlog.IndeCateR(1, chunk_size=chunk_size)(f, q).backward()
+
+
+def resident(field: str) -> float:
+    """Return MiB of this process: "VmRSS" is the present memory, "VmHWM" the peak."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field + ":"))
+
+
+def peak(*size: int) -> None:
+    """Print the memory that a gradient needs above that after the imports and a tiny problem."""
+    gradient(16, 4, 8)
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak
+    gradient(*size)
+    print(json.dumps({"baseline_mib": before, "above_mib": resident("VmHWM") - before}))
+
+
+def memory(args: argparse.Namespace, table: Table) -> Rows:
+    sizes = [*((4096, 16, chunk) for chunk in (512, 1024, 2048, 4096)), (20000, 2, 1024)]
+    for d, k, chunk in [(256, 4, 64)] if args.quick else sizes:
+        evaluations = d * (k - 1) + 1
+        code = f"from benchmarks.speed import peak; peak({d}, {k}, {chunk})"
+        output = subprocess.check_output(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[1]
+        )
+        row: Row = {"D": d, "K": k, "evaluations": evaluations, "chunk_size": chunk}
+        yield [row | {"points_mib": evaluations * d * 8 / 2**20} | json.loads(output)]
+
+
+SECTIONS = {
+    "dvae": Section("speed/speed_dvae_{device}.csv", ("method",), dvae),
+    "scaling": Section("speed/speed_scaling_{device}.csv", ("scan", "f", "D", "K"), growth),
+    "memory": Section("speed/speed_memory_{device}.csv", ("D", "K", "chunk_size"), memory),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(__doc__, SECTIONS, arguments)
+
+
+if __name__ == "__main__":
+    main()
