@@ -63,16 +63,6 @@ def test_bias_of_advantages(measure: Measure) -> None:
         assert row["scale"] == pytest.approx(0.5**0.5, rel=1e-3)
 
 
-def test_advice(measure: Measure) -> None:
-    options = ["--problems", "xor", "--sizes", "small", "--repeats", 8, "--rounds", 1]
-    rows = measure("advice", *options, "--candidates-only")
-    assert [row["pilot"] for row in rows] == [0, 1, 2] * 2  # without and with f's table
-    assert all(row["ratio"] >= 1 and row["pilot_steps"] > 1 for row in rows)
-    # The text "inf", where the choice has noise and an exact estimator has none.
-    assert all(float(row["variance_ratio"]) >= 1 for row in rows)
-    assert measure("advice", *options, "--candidates-only") == rows  # nothing is repeated
-
-
 def test_arithmetic(measure: Measure) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own imports
