@@ -37,18 +37,6 @@ def test_reinmax_is_first_and_slopecater_is_first_of_the_unbiased() -> None:
     assert min(unbiased, key=unbiased.__getitem__).startswith("SlopeCateR")
 
 
-# compare.md
-
-
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_advice_is_good(size: str) -> None:
-    rows = [row for row in read("quality/advise") if row["size"] == size]
-    ratios = compare.median_ratios(rows)
-    assert len({row["problem"] for row in rows}) == 17
-    assert sum(ratio <= 1.3 for ratio in ratios) >= len(ratios) * 10 / 12
-    assert max(ratios) < 2
-
-
 # idea.md
 
 
