@@ -56,15 +56,6 @@ def test_advantages(measure: Measure) -> None:
         assert row["scale"] == pytest.approx(0.5**0.5, rel=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore")  # of its own imports
-def test_arithmetic(measure: Measure) -> None:
-    pytest.importorskip("transformers")
-    rows = measure("advantages", "quality/arithmetic.csv", "--only", "arithmetic")
-    assert {row["method"] for row in rows} == {"rloo", "criticater", "vineppo", "grpo"}
-    ends = [row for row in rows if row["step"] > 0]
-    assert all(1500 <= row["tokens"] < 1500 + 2 * 16 * 8 * 3 for row in ends)
-
-
 def test_choose(measure: Measure) -> None:
     columns = ("problem", "estimator", "draws", "repeats")
     rows = keyed(measure("choose", "quality/log_expectation.csv", "--only", "logarithms"), *columns)
