@@ -80,6 +80,15 @@ METHODS: dict[str, Any] = {
 }
 
 
+# The labels of `catlog run`, for the step times that `catlog report` reads.
+LABELS = {
+    "IndeCateR, first-layer-linear": "IndeCateR",
+    "IndeCateR, Latin draws": "IndeCateR-Latin",
+    "IndeCateR, Taylor, n=8, m=4": "IndeCateR-Taylor",
+    **{name: name for name in ("RLOO-S", "GS-S", "RLOO-F", "GS-F")},
+}
+
+
 def dvae(args: argparse.Namespace, table: Table) -> Rows:
     batch, bits, rounds = (4, 20, 2) if args.quick else (100, 200, 11)
     images = (torch.rand(batch, 784) < 0.2).float().to(args.device)
@@ -94,6 +103,10 @@ def dvae(args: argparse.Namespace, table: Table) -> Rows:
     rows = [{"problem": "dvae", "method": name, **spread(times[name])} for name in calls]
     literal = next(row["ms"] for row in rows if row["method"] == LITERAL)
     yield [row | {"ratio": literal / row["ms"]} for row in rows]
+    by_label = {LABELS[row["method"]]: row["ms"] for row in rows if row["method"] in LABELS}
+    path = table.path and table.path.with_name(f"step_times_{args.device}.csv")
+    steps = [{"problem": "dvae", "method": label, "ms": ms} for label, ms in by_label.items()]
+    Table(path, ("problem",)).add(steps)
 
 
 def problem(kind: str, d: int, k: int, device: str) -> tuple[Any, Distribution]:

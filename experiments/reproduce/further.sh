@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-.venv/bin/python}
 
-"$PYTHON" -m benchmarks.race --device cuda
+"$PYTHON" -m benchmarks.race --only gpu --device cuda
 # Long sums need gradients of limited norm. results/paper/addition_64.csv is a copy of the table
 # runs/further/addition.csv that this command writes.
 "$PYTHON" -m catlog_experiments sweep addition --data mnist --digits 64 --epochs 300 --clip 1.0 --estimator IndeCateR-D \
