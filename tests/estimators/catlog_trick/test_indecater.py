@@ -114,3 +114,14 @@ def test_draws_per_variable() -> None:
     changed = gradients_at(E, case, f, torch.stack([x[0], case.points[torch.tensor([0, 0])]]))
     torch.testing.assert_close(changed[:, 0], shared[:, 0], rtol=0, atol=1e-14)
     assert (changed[:, 1] - shared[:, 1]).abs().max() > 1e-3
+
+
+def test_chosen_variables_are_dealt_in_turn() -> None:
+    """Three draws of one variable each cover all three, so that an additive f has no variance."""
+    theta = normals(50, 3).requires_grad_()
+    weights = torch.tensor([1.0, -2.0, 4.0], dtype=torch.float64)
+    gradients = []
+    for E in (catlog.IndeCateR(3, variables=1, control="none"), catlog.Exact()):
+        value = E(lambda x: x @ weights, bits(theta))
+        gradients.append(torch.autograd.grad(value.sum(), theta)[0])
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
