@@ -80,7 +80,7 @@ def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
         return median(row[column] for row in rows if (row["race"], row["method"]) == (kind, method))
 
     for kind, name in product(("bits", "one-hot"), ("ReinMax(2", "ReinMax(4")):
-        latin = typical(kind, f"{name}, draws=latin)", "steps")
+        latin = typical(kind, f"{name}, sampling=latin)", "steps")
         assert 0.85 < latin / typical(kind, f"{name})", "steps") < 1
     pairs = typical("one-hot", "SlopeCateR(1)", "seconds")
     assert pairs < 0.5 * typical("one-hot", "SlopeCateR(1, pairs=False)", "seconds")
