@@ -140,10 +140,10 @@ class Task:
             )
         return losses
 
-    def penalties(self, q: Distribution) -> Tensor | float:
+    def penalties(self, q: Distribution) -> Tensor:
         """Return what is added to the loss of each batch element."""
         if self.penalty is None:
-            return 0.0
+            return torch.zeros((), device=self.device)
         penalties = self.penalty(q)
         if not isinstance(penalties, Tensor) or penalties.shape != q.batch_shape:
             returned = tuple(penalties.shape) if isinstance(penalties, Tensor) else repr(penalties)
