@@ -8,7 +8,6 @@ from statistics import median
 import pytest
 from measured import (
     ROOT,
-    compare,
     control_variates,
     estimators,
     idea,

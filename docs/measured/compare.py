@@ -5,7 +5,6 @@ import io
 import re
 from functools import cache
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import torch
