@@ -91,7 +91,7 @@ def reached(
 
 
 def summaries(rows: list[Row]) -> list[Row]:
-    """Return a row per run, as `benchmarks.cpu_races` has them."""
+    """Return a row per run, as the races on a CPU have them."""
     return [
         {
             "race": RACE,

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def run(script: str, *arguments: object) -> str:
     """Return what a script prints; it must exit with 0.
 
-    ``script`` is a file, or a module of the repository such as "benchmarks.bias". One thread is
+    ``script`` is a file, or a module of the repository such as "benchmarks.scaling". One thread is
     enough, and tests run in parallel.
     """
     target = [str(ROOT / script)] if script.endswith(".py") else ["-m", script]
