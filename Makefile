@@ -4,7 +4,7 @@ BIN := .venv/bin
 ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 KILLS ?= 3
 # Tests that have separate targets.
-ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled \
+ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/compiled \
 	--ignore=experiments/tests/slow \
 	--ignore=tests/benchmarks --ignore=tests/pyro_elbo --ignore=src/catlog/pyro
 # Tests that run once, with every annotated shape checked.
@@ -79,7 +79,7 @@ test-benchmarks: .venv/ready  ## run the benchmarks in their quick modes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/benchmarks
 
 test-kills: .venv/ready  ## kill processes at random instants, KILLS times each (3; 30 take half an hour)
-	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills experiments/tests/slow/test_kills.py
+	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s experiments/tests/slow/test_kills.py
 
 test-compile: .venv/ready  ## compile every estimator, setting and kind of distribution by Inductor (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/compiled

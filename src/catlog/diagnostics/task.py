@@ -297,7 +297,7 @@ def _with_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:
         )
     inner = base_distribution(q)
     if given_form(inner) == "unknown":
-        own = unclamped_logits(getattr(inner, "_categorical", inner))
+        own = unclamped_logits(getattr(inner, "_categorical", inner), validate=True)
     leaf = own.detach().clone().requires_grad_()
     return [leaf], rebuilt(q, leaf)
 
