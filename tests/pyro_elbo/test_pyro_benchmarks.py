@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from benchmarks.from_pyro import main
 from benchmarks.measuring import Row, Table
+
+from support.scripts import run
 
 
 def rows_of(section: str, place: str, folder: Path) -> list[Row]:
-    main(["--quick", "--only", section, "--output", str(folder)])
+    run("benchmarks.from_pyro", "--quick", "--only", section, "--output", folder)
     return Table(folder / place, ()).rows
 
 
