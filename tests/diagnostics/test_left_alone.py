@@ -135,7 +135,8 @@ def test_reasons_begin_with_what_went_wrong() -> None:
     with pytest.raises(ValueError, match=r"^advise: no candidate could be used\. \w+\(") as error:
         ASK["advise"](lambda x: torch.full(x.shape[:-1], torch.nan), bits(4, 5))
     message = str(error.value)
-    assert message.count("its gradient is NaN or infinite") == 3
+    assert "used. RLOO(2): its gradient is NaN or infinite; " in message
+    assert message.count("its gradient is NaN or infinite") >= 2  # as many as there is time for
     assert message.endswith("others.")
 
 
