@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Independent
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 import catlog
 from catlog.core.left_alone import modules_of
@@ -64,7 +64,10 @@ def test_a_graph_that_holds_a_buffer_survives() -> None:
     catlog.RLOO(2)(lambda x: x.sum(-1), q).sum().backward()
 
 
-def test_modules_are_found_wherever_a_function_refers_to_them() -> None:
+def test_modules_are_found_wherever_a_function_refers_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", True)  # torch.compile switches it off
     network = nn.Linear(3, 1)
 
     class Model:
@@ -135,7 +138,8 @@ def test_reasons_begin_with_what_went_wrong() -> None:
     with pytest.raises(ValueError, match=r"^advise: no candidate could be used\. \w+\(") as error:
         ASK["advise"](lambda x: torch.full(x.shape[:-1], torch.nan), bits(4, 5))
     message = str(error.value)
-    assert message.count("its gradient is NaN or infinite") == 3
+    assert "used. RLOO(2): its gradient is NaN or infinite; " in message
+    assert message.count("its gradient is NaN or infinite") >= 2  # as many as there is time for
     assert message.endswith("others.")
 
 

@@ -198,7 +198,8 @@ class Pilot:
                 seconds = self._whole_step(arm)
             arm.times.append(seconds)
         except ERRORS as error:
-            self.skipped[name] = first_line(error).split(". ")[0]
+            # What went wrong comes first.
+            self.skipped = {name: first_line(error).split(". ")[0]} | self.skipped
             self.alive.remove(name)
             del self.arms[name]
 
