@@ -175,7 +175,7 @@ def test_real_runs_and_their_table_make_the_same_report(tmp_path: Path) -> None:
             Optimisation(estimator="RLOO-S", seed=seed, **steps),
         ):
             execute(config, tmp_path / "runs" / f"{config.name}-{seed}")
-    with (tmp_path / "runs" / "gradients-1" / "sessions.jsonl").open("a") as file:
+    with (tmp_path / "runs" / "gradients-1" / "sessions.jsonl").open("a", encoding="utf-8") as file:
         file.write("torn")
     rows = records.read(tmp_path / "runs")
     records.write(rows, tmp_path / "runs.csv", digits=17)

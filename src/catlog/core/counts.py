@@ -90,6 +90,7 @@ class Counts(Factors):
 def counts(q: Distribution, outputs: int = 0) -> Counts:
     """View ``q`` as independent counts, or raise an error that says which distributions can be.
 
+    >>> from torch.distributions import Independent, Poisson
     >>> q = Independent(Poisson(torch.tensor([1.0, 3.0])), 1)
     >>> counts(q).d, counts(q).family.weights(torch.zeros(2))
     (2, tensor([1., 1.]))

@@ -644,7 +644,8 @@ def unclamped_logits(q: Any, validate: bool) -> Tensor:
         clamped = (rare < eps) & (logits.abs() <= -lowest)
     else:
         clamped = ((probs < eps) & (logits >= lowest)).any(-1, keepdim=True)
-    if can_inspect(validate, clamped) and not bool(clamped.any()):
+    costs_nothing = logits.device.type == "cpu"
+    if can_inspect(validate or costs_nothing, clamped) and not bool(clamped.any()):
         return logits  # without the graph of cached probabilities, which may be gone
     by_probs = safe_log(probs) - safe_log(1 - probs) if is_bits else safe_log(probs)
     return torch.where(clamped, by_probs, logits)

@@ -66,6 +66,7 @@ class IndeCateR(Estimator[IndependentFactors]):
         control: with ``variables``, "taylor" or "none" (for black-box f).
         chunk_size: evaluations of f at once; None: chosen for the device. Bounds the memory.
 
+    >>> import torch
     >>> logits = torch.zeros(3, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
     >>> IndeCateR(samples=1)(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1), q).backward()

@@ -63,6 +63,7 @@ class IMLE(Estimator[RelaxableFactors]):
     The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d,
     k]``.
 
+    >>> import torch
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
     >>> IMLE(step=100.0)(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
@@ -116,6 +117,7 @@ class DirectOptimisation(Estimator[IndependentFactors]):
     The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d,
     k]``.
 
+    >>> import torch
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
     >>> E = DirectOptimisation(epsilon=100.0)
