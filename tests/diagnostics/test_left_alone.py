@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
 from catlog.core.left_alone import modules_of
@@ -64,10 +64,7 @@ def test_a_graph_that_holds_a_buffer_survives() -> None:
     catlog.RLOO(2)(lambda x: x.sum(-1), q).sum().backward()
 
 
-def test_modules_are_found_wherever_a_function_refers_to_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Distribution, "_validate_args", True)  # torch.compile switches it off
+def test_modules_are_found_wherever_a_function_refers_to_them() -> None:
     network = nn.Linear(3, 1)
 
     class Model:
