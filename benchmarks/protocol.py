@@ -2,7 +2,7 @@
 
     python -m benchmarks.protocol                        # the commands, the most needed first
     python -m benchmarks.protocol --only headline two    # some of them
-    python -m benchmarks.protocol | xargs -L 1 catlog    # makes the runs below runs/protocol
+    python -m benchmarks.protocol | xargs -L 1 catlog    # makes the runs, below --root
     catlog export runs/protocol --output runs/protocol.csv
 
 A run trains five models of the protocol in one captured step; 10^6 steps of a binary protocol take
@@ -13,6 +13,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
+from shlex import quote
 
 TABLES = tuple(product(("bernoulli", "gaussian"), ("mnist", "fashion-mnist")))
 # Estimators by their number of evaluations K.
@@ -44,9 +45,9 @@ def estimator_flags(label: str) -> str:
     return flags + (f" --options {options.replace(', ', ' ')}" if options else "")
 
 
-def commands(part: str) -> Iterator[str]:
-    """Yield the arguments of `catlog` for the runs of a part."""
-    start = "run dvae --root runs/protocol"
+def commands(part: str, root: str) -> Iterator[str]:
+    """Yield the arguments of `catlog` for the runs of a part; a sweep skips a complete run."""
+    start = f"sweep dvae --root {quote(root)}"
     for (protocol, data), label in product(TABLES, BITS.get(part, ())):
         sizes = f"--protocol {protocol} --data {data} --models 5 --epochs 2000"
         yield f"{start} {sizes} {estimator_flags(label)}"
@@ -77,8 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    for part in parser.parse_args(arguments).only:
-        print(*commands(part), sep="\n")
+    parser.add_argument("--root", default="runs/protocol")
+    options = parser.parse_args(arguments)
+    for part in options.only:
+        print(*commands(part, options.root), sep="\n")
 
 
 if __name__ == "__main__":

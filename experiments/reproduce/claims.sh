@@ -6,5 +6,5 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-.venv/bin/python}
 
-"$PYTHON" -m benchmarks.protocol --only claims |
+"$PYTHON" -m benchmarks.protocol --only claims "$@" |
   xargs -L 1 "$PYTHON" -m catlog_experiments

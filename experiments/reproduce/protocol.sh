@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-.venv/bin/python}
 
-"$PYTHON" -m benchmarks.protocol --only headline rivals two best categories |
+"$PYTHON" -m benchmarks.protocol --only headline rivals two best categories "$@" |
   xargs -L 1 "$PYTHON" -m catlog_experiments

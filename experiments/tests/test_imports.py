@@ -8,7 +8,9 @@ from pathlib import Path
 
 import catlog_experiments
 
-PUBLIC = ("catlog", "catlog.building_blocks", "catlog.functions", "catlog.problems")
+PUBLIC = tuple(
+    f"catlog{name}" for name in ("", ".building_blocks", ".estimators", ".functions", ".problems")
+)
 
 
 def test_only_public_names_of_catlog_are_imported() -> None:

@@ -41,7 +41,7 @@ def test_paths_with_spaces(script: str, tmp_path: Path) -> None:
         check=True,
     )
     calls = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    sweeps = [call for call in calls if "sweep" in call]
+    sweeps = [call for call in calls if "sweep" in call or "benchmarks.protocol" in call]
     assert sweeps
     root = "a folder/runs" if script == "demo.sh" else argument
     assert all(root in call for call in sweeps)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from catlog_experiments.cli.main import main
+from catlog_experiments.cli import main
 
 MINE = """
 import torch

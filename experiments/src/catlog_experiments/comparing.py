@@ -105,7 +105,7 @@ def parse_estimators(text: str) -> list[str | Estimator]:
     """Return estimators from their names and settings, which are written as their reprs write them.
 
     >>> parse_estimators("RLOO, IndeCateR(4, sampling=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, sampling=latin), SumAndSample(samples=1, top=3)]
+    ['RLOO', IndeCateR(4, sampling='latin'), SumAndSample(3)]
     """
     try:
         calls = ast.parse(f"[{text}]", mode="eval").body.elts  # type: ignore[attr-defined]
