@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from catlog_experiments.cli import main
 
 MINE = """
