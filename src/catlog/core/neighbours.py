@@ -122,15 +122,19 @@ class Neighbours:
         q, n, d = self.q, len(self.x), self.q.d
         assert isinstance(q, Bits)
         flat = q.flat(self.x)
-        flips = torch.eye(d, dtype=flat.dtype, device=flat.device)
-        flips = flips.view(d, *[1] * len(q.batch_shape), d) * q.undecided
+        undecided = q.undecided.to(flat.dtype).expand(*q.batch_shape, d)
 
         def points(part: slice) -> Tensor:
             if part.stop - part.start == n * d:
+                flips = torch.eye(d, dtype=flat.dtype, device=flat.device)
+                flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
                 return q.shaped((flat.unsqueeze(1) - flips).abs().flatten(0, 1))
             row = torch.arange(part.start, part.stop, device=flat.device)
-            start = flat.index_select(0, row // d)
-            return q.shaped((start - flips.index_select(0, row % d)).abs())
+            start, variable = flat.index_select(0, row // d), row % d
+            place = variable.view(-1, *[1] * len(q.batch_shape))
+            bit = start.gather(-1, place.expand(start.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+            flipped = (bit - undecided.movedim(-1, 0)[variable]).abs()
+            return q.shaped(q.assign(start, place, flipped))
 
         value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
         return (value - self.fx).masked_fill(~q.undecided, 0.0)
