@@ -134,7 +134,7 @@ class Neighbours:
             place = variable.view(-1, *[1] * len(q.batch_shape))
             bit = start.gather(-1, place.expand(start.shape[:-1]).unsqueeze(-1)).squeeze(-1)
             flipped = (bit - undecided.movedim(-1, 0)[variable]).abs()
-            return q.shaped(q.assign(start, place, flipped))
+            return q.shaped(q.assign(start, place, flipped.long()))
 
         value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
         return (value - self.fx).masked_fill(~q.undecided, 0.0)
