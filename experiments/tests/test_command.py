@@ -346,7 +346,14 @@ def test_comparing_on_a_problem_of_the_user(
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
     assert "Take " in capsys.readouterr().out
-    assert "must return (f, q), (f, make_q, parameters)" in error_of(f"{mine}:nothing", capsys)
+    for command, message in (
+        (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
+        (f"{mine}:missing", "has no function 'missing'"),
+        ("compare --problem no_such_module:f", "there is no module 'no_such_module'"),
+        ("compare --problem :f", "':f' is not known"),
+        (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
+    ):
+        assert message in error_of(command, capsys)
     with pytest.raises(RuntimeError, match="my_problem_of_bits:broken raised") as caught:
         main(f"{mine}:broken".split())
     assert isinstance(caught.value.__cause__, AttributeError)
@@ -356,6 +363,7 @@ def test_comparing_on_the_suite(capsys: Capture) -> None:
     options = "--estimators RLOO,IndeCateR --budget 100 --repeats 10 --rounds 1"
     assert main(f"compare --problem ising {options}".split()) == 0
     assert "Bias against the reference given" in capsys.readouterr().out
+    assert "'nonsense' is not known" in error_of("compare --problem nonsense", capsys)
 
 
 @pytest.mark.parametrize("name", catlog.estimators.ESTIMATORS)

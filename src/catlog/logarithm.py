@@ -21,7 +21,6 @@ from .core.evaluator import Function
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
 from .core.view import view
-from .estimators.exact import Exact
 
 MOST_REPEATS = 2**20  # calls of E, whose results are held together
 
@@ -154,7 +153,7 @@ def _check_sign(mean: Float[Tensor, "*batch"], f: Function, q: Distribution) -> 
 
 def _known_logarithm(E: Estimator, f: Function, q: Distribution) -> Tensor | None:
     """Return the logarithm of the mean if E is exact and f knows it; None if not."""
-    if not (isinstance(E, Exact) and has_log_mean(f)):
+    if not (E.is_exact and has_log_mean(f)):
         return None
     view(q)
     try:

@@ -11,14 +11,6 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from catlog import problems
@@ -27,6 +19,7 @@ from catlog.estimators import ESTIMATORS
 from . import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, Programs, records
 from .comparing import Advise, Compare
 from .named_estimators import chosen_estimator
+from .progress_bar import progress_bar
 from .run import execute
 from .run_folder import Folder, folder_for, refuse_run_file
 from .settings import Checked, Count, Counted, NotNegative, Settings
@@ -75,7 +68,7 @@ class RunCommand(Checked):
             f"in {escape(str(folder))}"
         )
         begun_at: int | None = None
-        with _bar(console) as bar:
+        with progress_bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
             def watch(done: int, total: int, row: Mapping[str, Any]) -> None:
@@ -198,7 +191,7 @@ def _progress(
     began, metric, name = time.time(), *headline
     waiting = dict.fromkeys(folders)
     count = len(waiting)
-    with _bar(console) as bar:
+    with progress_bar(console) as bar:
         total = bar.add_task("runs", total=count, visible=False)
         lines: dict[Path, Any] = {}
 
@@ -359,20 +352,6 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("elapsed"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        refresh_per_second=4,
-    )
 
 
 def _print_notes(notes: Sequence[str], console: Console) -> None:

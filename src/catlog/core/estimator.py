@@ -114,6 +114,7 @@ class Estimator(Generic[Q]):
         supports: the same, unless only some distributions of a kind can be taken.
         target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound
             of its draws instead of E[f].
+        is_exact: whether it is E[f] itself, which a mean that f knows can replace.
         unbiased: whether value and gradient are right in expectation, with the present settings.
         twice: whether second derivatives are right, too, or are meant as they are; else they raise.
         differentiates_f: whether the derivative of f in its input is used.
@@ -128,6 +129,7 @@ class Estimator(Generic[Q]):
     accepts: ClassVar[frozenset[Kind]]
     supports: ClassVar[frozenset[Kind]]
     target: ClassVar[Literal["expectation", "bound"]] = "expectation"
+    is_exact: ClassVar[bool] = False
     twice: ClassVar[bool] = False
     many_outputs: ClassVar[bool] = True
     why_one_output: ClassVar[str] = ""

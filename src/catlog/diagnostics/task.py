@@ -113,7 +113,7 @@ class Task:
 
     def is_known_to(self, E: Estimator[Any]) -> bool:
         """Return whether E uses the mean that f knows."""
-        return self.knows_mean and isinstance(E, Exact)
+        return self.knows_mean and E.is_exact
 
     def estimate(
         self, E: Estimator[Any], generator: torch.Generator | None

@@ -57,6 +57,7 @@ class Exact(Estimator[Factors]):
     limit: Count = 2**22
     chunk_size: Count | None = None
 
+    is_exact = True
     twice = True
     reference = "definition"
 
