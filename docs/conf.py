@@ -1,5 +1,5 @@
-"""Settings of Sphinx: `make docs`. Pages are Markdown; render.py fills in numbers, reference.py
-writes the API pages.
+"""Settings of Sphinx: `make docs`. Pages are Markdown, as committed; reference.py writes the API
+pages.
 """
 
 import re
@@ -11,7 +11,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # Sphinx runs this file, and does not import its neighbours
 
 import reference  # noqa: E402
-import render  # noqa: E402
 
 import catlog  # noqa: E402
 
@@ -84,10 +83,6 @@ if _mathjax.exists():
     mathjax_path = _mathjax.name
 
 
-def _fill_in(app: Any, page: str, source: list[str]) -> None:
-    source[0] = _filled.get(page, source[0])
-
-
 def _escape_shapes(
     app: Any, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
@@ -99,15 +94,8 @@ def _escape_shapes(
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", _fill_in)
     app.connect("autodoc-process-docstring", _escape_shapes)
 
 
-render.draw_figures()
-# Before autodoc runs, which changes the defaults in signatures, and so the labels of estimators.
-_filled = {
-    page: render.filled(page)
-    for page, module in render.MODULES.items()
-    if hasattr(module, "values")
-}
+# Before autodoc runs, which changes the defaults in signatures.
 reference.write(HERE / "api")

@@ -10,10 +10,11 @@ import re
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import getdoc, isclass, isfunction
+from inspect import Parameter, Signature, getdoc, isclass, isfunction, signature
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 from measured import estimators
 
@@ -103,6 +104,32 @@ def constant(value: object) -> str:
         entries = [f"`{entry}`" for entry in value if len(str(entry)) < 40]
         return f"Holds {', '.join(entries) or f'{len(value)} entries'}."
     return f"`{value}`".replace("<", "").replace(">", "")
+
+
+def call(name: str) -> str:
+    """Return a name with its arguments and their defaults, as it is called."""
+    value = resolve(name)
+    is_called = isfunction(value) or (isclass(value) and not issubclass(value, Exception))
+    if not is_called or (isclass(value) and Protocol in value.__mro__):
+        return name
+    arguments = signature(value).parameters.values()  # type: ignore[arg-type]
+    plain = [argument.replace(annotation=Parameter.empty) for argument in arguments]
+    return name + re.sub(r"<built-in function (\w+)>", r"\1", str(Signature(plain)))
+
+
+def names_page() -> str:
+    """Return the page names.md: every public name as it is called, and its first sentence."""
+    lines = [
+        "# Names",
+        "",
+        "Every public name of `catlog`, as it is called. `python docs/render.py`",
+    ]
+    lines += ["writes this page from the docstrings, which say more.", ""]
+    for heading, names in groups().items():
+        if heading != "Building blocks":
+            lines += [f"## {title(heading)}", ""]
+            lines += [*(f"- `{call(name)}`: {summary(name).rstrip('.')}." for name in names), ""]
+    return "\n".join(lines)
 
 
 def directive(name: str) -> list[str]:

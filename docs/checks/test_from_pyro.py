@@ -1,10 +1,8 @@
 """The sentences of from_pyro.md, from the file that it cites."""
 
 import pytest
-from measured import ROOT, grouped, read, selected
-from render import render
+from measured import grouped, read, selected
 
-PAGE = (ROOT / "docs" / "from_pyro.md").read_text(encoding="utf-8")
 BASELINE = "TraceGraph_ELBO, decaying average"
 
 
@@ -87,9 +85,3 @@ def test_air() -> None:
     assert ahead == ["ELBO(RLOO(2))"]
     reference, *own = stages[200]
     assert all(row["guide"] == pytest.approx(reference["guide"], rel=0.25) for row in own)
-
-
-def test_the_page_renders() -> None:
-    text = render("from_pyro", PAGE)
-    assert "0 (exact)" in text
-    assert "{{" not in text

@@ -28,12 +28,14 @@ def executed(page: str = "compare") -> tuple[list[str], dict[str, Any]]:
     return outputs, names
 
 
-def values() -> dict[str, object]:
-    comparison, explanation, _ = executed()[0]
-    return {
-        "comparison": comparison,
-        "explanation": explanation,
-    }
+def fenced(output: str) -> str:
+    """Return what code printed as a block of Markdown."""
+    return f"```text\n{output}\n```"
+
+
+def printed() -> dict[str, str]:
+    comparison, explanation, _ = map(fenced, executed()[0])
+    return {"comparison": comparison, "explanation": explanation}
 
 
 def plot(path: Path) -> None:

@@ -110,6 +110,7 @@ def values() -> dict[str, object]:
     small, large = (selected(results, part=part) for part in ("contest", "large"))
     comparison, best_ways = ways(results)
     both = wins(small, "MemoryCateR", "SlopeCateR")
+    large_memory, large_slope = wins(large, "MemoryCateR"), wins(large, "SlopeCateR")
     problems = distinct(small, "problem")
     lost = [problem for problem in problems if problem not in both]
     return {
@@ -127,8 +128,10 @@ def values() -> dict[str, object]:
         "large": contest(large),
         "large_count": len({row["problem"] for row in large}),
         "rloo": best_ways.count("RLOO"),
-        "large_memory": wins(large, "MemoryCateR"),
-        "large_slope": wins(large, "SlopeCateR"),
+        "large_memory": ", ".join(large_memory) or "none",
+        "large_memory_count": len(large_memory),
+        "large_slope": ", ".join(large_slope) or "none",
+        "large_slope_count": len(large_slope),
         "other_residual": relative_prediction(read("quality/slope_predictions"), "residual"),
         "other_noise": relative_prediction(read("quality/slope_predictions"), "noise"),
     }

@@ -151,7 +151,9 @@ def values() -> dict[str, object]:
         "count": len(fine),
         "error": f"{max(row['error'] for row in fine if row['how'] == 'enumeration'):.1e}",
         "z": f"{max(row['z'] for row in fine if row['how'] == 'z-test'):.1f}",
-        "problems": {name: results(measured, rows) for name, measured in problems(rows).items()},
+        "problems": "\n\n".join(
+            f"### {name}\n\n{results(measured, rows)}" for name, measured in problems(rows).items()
+        ),
     }
 
 

@@ -5,7 +5,7 @@ from itertools import product
 from statistics import mean
 
 from . import Row, distinct, read, selected, table
-from .compare import executed
+from .compare import executed, fenced
 
 EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
 
@@ -51,5 +51,8 @@ def values() -> dict[str, object]:
         "repeats": f"{rows[0]['repeats']:.0f}",
         "training_steps": f"{selected(rows, section='training')[0]['steps']:.0f}",
         "overhead": overhead(read("speed/sample_cpu")),
-        "layers": next(text for text in executed("from_gumbel_softmax")[0] if text),
     }
+
+
+def printed() -> dict[str, str]:
+    return {"layers": next(fenced(text) for text in executed("from_gumbel_softmax")[0] if text)}

@@ -128,32 +128,6 @@ def marked(entry: Standing) -> str:
     return f"`{entry.method}`" + (" (biased)" if entry.is_biased else "")
 
 
-def winner(entries: list[Standing]) -> str:
-    """Return who is first, and how far behind the next ones are, as text."""
-    best = [entry for entry in best_settings(entries) if entry.seconds < inf]
-    if not best:
-        return "No estimator reached the target."
-    first = best[0]
-    seeds = "one seed" if first.seeds == 1 else "median over seeds"
-    text = f"**{marked(first)} is first**, after {first.seconds:.1f} s ({seeds})."
-    if len(best) > 1:
-        ratio = best[1].seconds / first.seconds
-        behind = f"is next and takes {ratio:.2f} times as long"
-        text += f" {marked(best[1])} {'is level with it' if ratio < 1.02 else behind}."
-    other_kind = [entry for entry in best if entry.is_biased != first.is_biased]
-    if other_kind and other_kind[0] is not best[1]:
-        kind = "biased" if other_kind[0].is_biased else "unbiased"
-        ratio = other_kind[0].seconds / first.seconds
-        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, "
-        text += f"which takes {ratio:.2f} times as long."
-    reached_by = {class_of(entry.method) for entry in best}
-    late = [entry for entry in best_settings(entries) if class_of(entry.method) not in reached_by]
-    if late:
-        names = ", ".join(f"`{class_of(entry.method)}`" for entry in late)
-        text += f" These did not reach the target with any number of draws: {names}."
-    return text
-
-
 def race_table(entries: list[Standing]) -> str:
     """Return a table of every estimator with its best settings."""
     lines = []
@@ -166,13 +140,13 @@ def race_table(entries: list[Standing]) -> str:
 
 
 def cpu_section(runs: list[Row]) -> str:
-    """Return a section per race: its target, who is first, and the table."""
+    """Return a section per race: its target, and the table."""
     parts = []
     for race, entries in standings(runs).items():
         target = next(row["target"] for row in runs if row["race"] == race)
         parts += [
             f"### {TITLES[race]}",
-            f"Target: a {MEASURES[race]} of {target:g}. {winner(entries)}",
+            f"Target: a {MEASURES[race]} of {target:g}.",
             race_table(entries),
         ]
     return "\n\n".join(parts)
@@ -342,7 +316,6 @@ def values() -> dict[str, object]:
     accuracies = [row["accuracy"] for row in last]
     digits = [row["digit_accuracy"] for row in last]
     runs_on_cpu, many = read("speed/cpu_races"), read("speed/race_steps_cuda")
-    ranking_of_all = standings([*runs_on_cpu, *summaries(rows)])
     processors = sorted({row["cpu"] for row in runs_on_cpu})
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
@@ -355,7 +328,6 @@ def values() -> dict[str, object]:
         **limit(methods, many),
         "slope_steps": mean_steps(methods["SlopeCateR(8)"]),
         "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
-        "winner": winner(ranking_of_all[RACE]),
         "processor": ", ".join(processors),
         "target_seconds": f"{read('speed/cpu_race_targets')[0]['seconds']:g}",
         "cpu_races": cpu_section(runs_on_cpu),

@@ -162,4 +162,9 @@ def addition(path: Path) -> None:
 
 
 def figures() -> dict[str, object]:
-    return {"race.png": race, "cpu_races.png": cpu_races, "addition_64.png": addition}
+    return {
+        "headline.png": headline,  # of README.md
+        "race.png": race,
+        "cpu_races.png": cpu_races,
+        "addition_64.png": addition,
+    }

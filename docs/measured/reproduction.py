@@ -44,9 +44,12 @@ def values() -> dict[str, object]:
         [cell(claim.says), f"**{verdict.outcome}**", cell(verdict.why)] for claim, verdict in judged
     ]
     shown = [section for section in sections(load()) if section.pictures]
+    outcomes = Counter(verdict.outcome for _, verdict in judged)
     return {
         "claims": len(judged),
-        "outcomes": Counter(verdict.outcome for _, verdict in judged),
+        "hold": outcomes["holds"],
+        "do_not": outcomes["does not hold"],
+        "untested": outcomes["not testable"],
         "verdicts": table(("claim", "verdict", "why"), lines),
         "sections": "\n\n".join(map(section_text, shown)),
     }
