@@ -15,12 +15,11 @@ from .core.checks import (
     check_positive,
     is_checked,
 )
-from .core.conversion import converted
 from .core.estimator import Estimator, tie
 from .core.evaluator import Function
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
-from .core.view import view
+from .core.view import converted, view
 
 MOST_REPEATS = 2**20  # calls of E, whose results are held together
 

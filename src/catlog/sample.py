@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
-from .core.categories import Kind, widened
+from .core.categories import Kind, logistics, widened
 from .core.checks import (
     broadcasts,
     check_flag,
@@ -20,7 +20,6 @@ from .core.checks import (
 )
 from .core.estimator import once
 from .core.factors import Bits, OneHots, RelaxableFactors
-from .core.gumbel import logistics
 from .core.randomness import Randomness, exponentials, rand
 from .core.tracing import can_inspect, constant_result
 from .estimators.straight_through import GumbelSoftmax, ReinMax, Through

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import catlog
-from catlog.core.copies import Copies
-from catlog.core.dependent import DependentFactors
+from catlog.core.factors import DependentFactors
+from catlog.core.ordered import Copies
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
 from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture

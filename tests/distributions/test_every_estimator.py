@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.core import copies
+from catlog.core.ordered import Copies
 from catlog.core.view import name_of, view
 from catlog.distributions import mixture
 from catlog.estimators import LEG, MAPO, RAM, VIMCO, SumAndSample, UnorderedSet, scater
@@ -297,27 +297,27 @@ def test_copies_that_share_their_parameters_are_caught(
     E: catlog.Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second copy gets the logits of the first."""
-    real = copies.Copies._together
+    real = Copies._together
 
-    def together(self: copies.Copies, logits: Tensor, lead: torch.Size) -> Tensor:
+    def together(self: Copies, logits: Tensor, lead: torch.Size) -> Tensor:
         apart = real(self, logits, lead)
         return apart[..., :1, :, :].expand_as(apart)
 
     names = ("copies of short chain", "copies of short crf", "copies of mixture of two bits")
     assert max(error(E, name) for name in names) < 1e-12
-    monkeypatch.setattr(copies.Copies, "_together", together)
+    monkeypatch.setattr(Copies, "_together", together)
     assert min(error(E, name) for name in names) > 1e-3
 
 
 def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ancestors, a change of a variable leaves the later ones of its copy as they were."""
-    real = copies.Copies.__init__
+    real = Copies.__init__
 
-    def forgetful(self: copies.Copies, *arguments: Any) -> None:
+    def forgetful(self: Copies, *arguments: Any) -> None:
         real(self, *arguments)
         self.ancestors = tuple(frozenset() for _ in self.ancestors)
 
-    monkeypatch.setattr(copies.Copies, "__init__", forgetful)
+    monkeypatch.setattr(Copies, "__init__", forgetful)
     for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), RAM(1)):
         assert error(E, "copies of short chain") > 1e-3
 

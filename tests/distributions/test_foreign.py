@@ -18,12 +18,11 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog.core import conversion
 from catlog.core.categories import Kind
 from catlog.core.factors import IndependentFactors
 from catlog.core.ordered import PointForm
 from catlog.core.randomness import Randomness
-from catlog.core.view import view
+from catlog.core.view import CONVERSIONS, view
 from catlog.distributions import (
     BayesianNetwork,
     Categoricals,
@@ -185,7 +184,7 @@ class BiasedCoin(Coin):
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "_CONVERSIONS", dict(conversion._CONVERSIONS))
+    monkeypatch.setattr("catlog.core.view.CONVERSIONS", dict(CONVERSIONS))
 
 
 @pytest.mark.usefixtures("clean")

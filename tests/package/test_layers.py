@@ -12,7 +12,7 @@ import catlog
 # `diagnostics` is above `problems`: a problem averages gradients by its `Moments`.
 LAYERS = [
     ["core"],
-    ["distributions", "functions", "cuda_graphs"],
+    ["distributions", "functions"],
     ["estimators"],
     ["language_models", "sample", "logarithm", "pathwise", "session", "compiled", "pyro"],
     ["diagnostics"],

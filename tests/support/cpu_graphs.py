@@ -64,7 +64,7 @@ def address(tensor: Tensor) -> int:
 
 
 class CpuGraphs:
-    """In place of :class:`catlog.cuda_graphs.CudaGraphs`."""
+    """In place of :class:`catlog.compiled.CudaGraphs`."""
 
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -25,10 +25,8 @@ from torch.distributions import Distribution
 
 from .categories import Kind
 from .checks import check_count
-from .counts import Counts
-from .dependent import DependentFactors
 from .evaluator import Evaluator, Function
-from .factors import Bits, Factors, IndependentFactors, OneHots
+from .factors import Factors
 from .left_alone import left_alone
 from .randomness import Randomness
 from .settings import check_setting, label
@@ -41,7 +39,6 @@ if TYPE_CHECKING:  # `Estimator` alone is one of any factors; Python has default
     Q = TypeVarWithDefault("Q", bound=Factors, default=Any)
 else:
     Q = TypeVar("Q", bound=Factors)
-CLASSES = (Bits, IndependentFactors, OneHots, DependentFactors)
 
 TWICE = (
     "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second "
@@ -145,7 +142,8 @@ class Estimator(Generic[Q]):
         for base in getattr(cls, "__orig_bases__", ()):
             factors = get_args(base)
             if factors and not isinstance(factors[0], TypeVar):
-                cls.accepts = _supported(factors[0])
+                classes = get_args(factors[0]) or factors[:1]  # of a union, or one
+                cls.accepts = frozenset().union(*(factors.kinds for factors in classes))
                 if "supports" not in cls.__dict__:
                     cls.supports = cls.accepts
         if not issubclass(cls, nn.Module):
@@ -252,15 +250,6 @@ class Learner(Estimator[Q], nn.Module):
 
     forward = Estimator.__call__
     __call__: Callable[..., Tensor] = nn.Module.__call__
-
-
-def _supported(factors: Any) -> frozenset[Kind]:
-    """Return the kinds of distribution that a type of factors, or a union, stands for."""
-    if factors is Counts:
-        return frozenset({Kind.COUNTS})
-    accepted = get_args(factors) or (factors,)
-    known = [cls.kinds for cls in CLASSES if issubclass(cls, accepted)]
-    return frozenset().union(*known)
 
 
 def _annotations(cls: type) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
 from .checks import check_dense
-from .ordered import IndependentBlocks, Ordered
+from .ordered import IndependentBlocks, Ordered, WithOutputDimensions
 from .tracing import can_inspect, inside_functorch
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Factors:
     """
 
     distribution: Distribution
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[Kind] = frozenset(Kind) - {Kind.COUNTS}
     kind: Kind
     batch_shape: torch.Size
     event_shape: torch.Size
@@ -155,7 +155,7 @@ class IndependentFactors(Factors):
         is_finite: whether the one that was given is known to hold no infinity.
     """
 
-    kinds = frozenset({Kind.INDEX, Kind.MIXED})
+    kinds = frozenset(Kind) - {Kind.COUNTS, Kind.STRUCTURED}
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class IndependentFactors(Factors):
 class RelaxableFactors(IndependentFactors):
     """Bits or one-hot vectors: points are reals, in which f may have a derivative."""
 
-    kinds = frozenset()
+    kinds = frozenset({Kind.BITS, Kind.ONE_HOT})
 
     @lazy
     def mean_point(self) -> Tensor:
@@ -573,6 +573,57 @@ class Bits(RelaxableFactors):
         return x + self.shaped(mean).to(self.dtype)
 
 
+class DependentFactors(Factors):
+    """Variables that depend on each other, by their conditionals.
+
+    Attributes:
+        ordered: the distribution, with the output dimensions in its batch.
+    """
+
+    kinds = frozenset({Kind.STRUCTURED})
+    kind = Kind.STRUCTURED
+
+    def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
+        self.ordered = WithOutputDimensions(q, outputs) if outputs else q
+        self.outputs = outputs
+        self.batch_shape = self.ordered.batch_shape
+        self.event_shape = q.event_shape if q.form is None else q.form.event_shape
+        self.cardinalities = q.cardinalities
+        self.d = len(q.cardinalities)
+        self.k = max(q.cardinalities)
+        self.dtype = torch.int64 if q.form is None else q.form.dtype
+        self.real = torch.promote_types(q.real, torch.float32)
+        self.device = q.device
+        self.validate = validate
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        form = self.ordered.form
+        return x.detach() if form is None else form.index(x.detach(), self.d)
+
+    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+        form = self.ordered.form
+        return index.clone() if form is None else form.point(index, self.k)
+
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
+        return self.ordered.from_uniforms(u, self.validate)
+
+    def direct_draws(
+        self, n: int, generator: torch.Generator | None
+    ) -> Int64[Tensor, "n *batch d"] | None:
+        return self.ordered.direct_draws(n, generator)
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        return self.ordered.log_prob_of_rows(index, self.validate)
+
+    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
+        return self.ordered.log_conditionals(index, self.validate)
+
+    def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
+        form = self.ordered.form
+        is_bits = form is not None and form.kind == Kind.BITS  # a bit has one logit
+        return super().squared_norm(gradient[..., 1:] if is_bits else gradient)
+
+
 def base_distribution(q: Distribution) -> Distribution:
     """Return the distribution inside all ``Independent``."""
     while isinstance(q, Independent):
@@ -580,17 +631,16 @@ def base_distribution(q: Distribution) -> Distribution:
     return q
 
 
-# What estimators read as independent variables; catlog.distributions.Categoricals adds itself.
-READERS: dict[type, type[IndependentFactors]] = {
+# The factors of a type, made from (base, batch_shape, event_shape, outputs, validate). Others of
+# catlog add themselves.
+READERS: dict[type, Callable[..., Factors]] = {
     Bernoulli: Bits,
     Categorical: IndependentFactors,
     OneHotCategorical: OneHots,
 }
 
 
-def independent(
-    q: Distribution, outputs: int = 0, validate: bool = True
-) -> IndependentFactors | None:
+def independent(q: Distribution, outputs: int = 0, validate: bool = True) -> Factors | None:
     """View ``q`` as independent factors; None if it is no such distribution.
 
     >>> from torch.distributions import Independent

@@ -1,60 +1,67 @@
-"""From a distribution to its factors, for an estimator that takes some kinds."""
+"""From a distribution to its factors: torch's, those of catlog, and those that are registered."""
+
+from collections.abc import Callable
+from inspect import isclass
+from typing import Any
 
 from torch.distributions import Distribution, Independent
 
 from .categories import Kind
 from .checks import check_outputs, is_checked
-from .conversion import converted
-from .counts import counts
-from .dependent import DependentFactors
-from .factors import Factors, RelaxableFactors, independent
-from .ordered import Ordered
+from .factors import READERS, DependentFactors, Factors, RelaxableFactors, independent
+from .ordered import Copies, Ordered
+from .tracing import constant_result
 
-COUNTS = frozenset({Kind.COUNTS})
-ANY = frozenset(Kind) - COUNTS
+Convert = Callable[[Any], Distribution]
+CONVERSIONS: dict[type | str, Convert] = {}
 
 
 def view(
     q: Distribution,
     outputs: int = 0,
-    supports: frozenset[Kind] = ANY,
+    supports: frozenset[Kind] = Factors.kinds,
     owner: str = "it",
     instead: str = "",
 ) -> Factors:
     """Return q as factors, or raise an error that says which distributions ``owner`` takes."""
     check_outputs(outputs)
-    if supports == COUNTS:
-        return counts(q, outputs)
     known, validate = converted(q), is_checked(q)
+    factors: Factors | None
     if isinstance(known, Ordered):
-        factors: Factors | None = DependentFactors(known, outputs, validate)
+        factors = DependentFactors(known, outputs, validate)
     else:
         factors = independent(known, outputs, validate)
-    if factors is None and not isinstance(q, Distribution | type) and callable(q):
-        raise TypeError(
-            f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "
-            "E(f, q): the function comes first, then the distribution."
-        )
-    if factors is None:
-        raise TypeError(
-            f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
-            "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
-            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; "
-            "and, for estimators of dependent variables, those of catlog.distributions "
-            "(MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
-            "catlog.estimators.CountDifferences, or catlog.distributions.truncated(q). For other "
-            "types there is "
-            "catlog.distributions.register_distribution."
-        )
-    if factors.kind not in supports:
+    if factors is None or factors.kind not in supports:
         raise TypeError(_why_not(q, factors, supports, owner, instead))
     factors.distribution = q
     return factors
 
 
 def _why_not(
-    q: Distribution, factors: Factors, supports: frozenset[Kind], owner: str, instead: str
+    q: Distribution, factors: Factors | None, supports: frozenset[Kind], owner: str, instead: str
 ) -> str:
+    """Return why an estimator does not take q; ``factors`` are None where no estimator does."""
+    if supports == {Kind.COUNTS}:
+        return (
+            "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
+            "NegativeBinomial of torch.distributions, alone or inside Independent(..., dims), but "
+            f"{name_of(q)} was given."
+        )
+    if factors is None and not isinstance(q, Distribution | type) and callable(q):
+        return (
+            f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "
+            "E(f, q): the function comes first, then the distribution."
+        )
+    if factors is None or factors.kind == Kind.COUNTS:
+        return (
+            f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
+            "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
+            "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; "
+            "and, for estimators of dependent variables, those of catlog.distributions "
+            "(MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
+            "catlog.estimators.CountDifferences, or catlog.distributions.truncated(q). For other "
+            "types there is catlog.distributions.register_distribution."
+        )
     if factors.kind == Kind.STRUCTURED:
         return (
             f"q: the variables of {name_of(q)} depend on each other, but {owner} needs independent "
@@ -84,3 +91,101 @@ def relaxable(q: Factors, owner: str, instead: str = "") -> RelaxableFactors:
     if not isinstance(q, RelaxableFactors):
         raise TypeError(_why_not(q.distribution, q, RelaxableFactors.kinds, owner, instead))
     return q
+
+
+def register_distribution(type: "type | str", convert: Convert) -> None:
+    """Let every estimator take distributions of a further type.
+
+    ``E(f, q)`` converts such a q, and f sees the points of the converted distribution. Subclasses
+    are converted as well, unless they are registered themselves, and so are distributions inside
+    ``Independent``. A later registration replaces an earlier one.
+
+    Registered from the start are torch's ``MixtureSameFamily`` and ``Multinomial``, and the masked
+    and one-hot categorical distributions of torchrl.
+
+    Args:
+        type: a class, or its full name, as "package.module.Class", if it should not be imported. It
+            need not be a subclass of torch's Distribution: stable-baselines3 wraps distributions in
+            classes of its own.
+        convert: a function of q that returns a distribution which estimators know: of
+            torch.distributions or of catlog, with the batch shape of q (if q has one) and
+            differentiable in its parameters.
+
+    >>> import torch
+    >>> from torch.distributions import Bernoulli
+    >>> class Coin(torch.distributions.Distribution):
+    ...     arg_constraints = {}
+    ...     def __init__(self, p):
+    ...         self.p = p
+    ...         super().__init__(p.shape, validate_args=False)
+    >>> register_distribution(Coin, lambda q: Bernoulli(q.p))
+    >>> from catlog import Exact
+    >>> Exact()(lambda x: 3 * x, Coin(torch.tensor(0.5)))
+    tensor(1.5000)
+    """
+    is_name = isinstance(type, str) and "." in type
+    if not is_name and (not isclass(type) or type is object):
+        raise TypeError(
+            "register_distribution: `type` must be a class of distributions or its full name, as "
+            f"'package.module.Class', but {type!r} was given."
+        )
+    if isclass(type) and (type in READERS or issubclass(type, Ordered)):
+        raise ValueError(
+            "register_distribution: `type` must be one that estimators do not know yet, but they "
+            f"take {type.__name__} as it is. Register a subclass of Distribution instead."
+        )
+    if not callable(convert):
+        raise TypeError(
+            "register_distribution: `convert` must be a function of q that returns a distribution, "
+            f"but {convert!r} was given."
+        )
+    CONVERSIONS[type] = convert
+
+
+def converted(q: Any) -> Any:
+    """Return q as a distribution that estimators know, if its type is registered; else q itself,
+    whatever it is."""
+    if isinstance(q, Independent):
+        base = converted(q.base_dist)
+        if isinstance(base, Ordered):
+            return Copies(base, q.reinterpreted_batch_ndims)
+        if base is q.base_dist:
+            return q
+        return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
+    if type(q) in READERS or isinstance(q, Ordered):
+        return q
+    convert = _conversion(type(q))
+    if convert is None:
+        return q
+    result = convert(q)
+    name = type(q).__name__
+    if not isinstance(result, Distribution):
+        raise TypeError(
+            f"register_distribution: `convert` of {name} must return a distribution, but it "
+            f"returned {type(result).__name__}."
+        )
+    if result.batch_shape != getattr(q, "batch_shape", result.batch_shape):
+        raise ValueError(
+            f"register_distribution: `convert` of {name} must keep the batch shape "
+            f"{tuple(q.batch_shape)}, but it returned {type(result).__name__} with "
+            f"{tuple(result.batch_shape)}."
+        )
+    return result if type(result) is type(q) else converted(result)
+
+
+def _conversion(kind: type) -> Convert | None:
+    """Return how the type is converted: by its own registration, or that of its nearest base."""
+    for key in _keys(kind):
+        if key in CONVERSIONS:
+            return CONVERSIONS[key]
+    return None
+
+
+@constant_result  # torch 2.6 cannot trace __mro__
+def _keys(kind: type) -> tuple[type | str, ...]:
+    """Return the type and its bases, the nearest first, each followed by its full name."""
+    return tuple(
+        key
+        for base in kind.__mro__[:-1]  # the last one is object
+        for key in (base, f"{base.__module__}.{base.__qualname__}")
+    )

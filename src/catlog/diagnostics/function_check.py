@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..core.abilities import has_table
+from ..core.categories import Kind
 from ..core.checks import check_function
-from ..core.counts import FAMILIES, Counts, counts
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import Factors, IndependentFactors, RelaxableFactors, base_distribution
@@ -23,6 +23,7 @@ from ..core.left_alone import left_alone, modules_of
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import relaxable, view
+from ..distributions.counts import Counts
 from ..distributions.network_checks import rounding
 from ..estimators import Exact
 
@@ -91,7 +92,7 @@ def check(
         base = base_distribution(q)
         if isinstance(base, Ordered) and hasattr(base, "check"):
             base.check()
-        law = _view(q, outputs)
+        law = view(q, outputs, frozenset(Kind))
         if needs_slope and not isinstance(law, Counts):
             relaxable(law, type(E).__name__)
         trial = _Trial(f, law, _points(law, q), modules_of(f))
@@ -110,12 +111,6 @@ def check(
     if trial.problems:
         raise ValueError("\n".join(trial.problems))
     return FunctionReport(is_noisy, slope_error is None, tuple(findings))
-
-
-def _view(q: Distribution, outputs: int) -> Factors:
-    if isinstance(base_distribution(q), tuple(FAMILIES)):
-        return counts(q, outputs=outputs)
-    return view(q, outputs=outputs)
 
 
 def _points(law: Factors, q: Distribution) -> Tensor:

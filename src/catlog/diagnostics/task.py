@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from ..core.checks import check_function
-from ..core.conversion import converted
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import base_distribution, given_form, unclamped_logits
 from ..core.neighbours import rounding
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
-from ..core.view import view
+from ..core.view import converted, view
 from ..distributions.categoricals import Categoricals
 from ..estimators import Exact
 from ..functions.known import Known

@@ -1,7 +1,7 @@
 """The distributions that q may be, besides those of torch."""
 
-from ..core.conversion import register_distribution
 from ..core.ordered import Ordered
+from ..core.view import register_distribution
 from . import torchrl  # noqa: F401  # registers its distributions
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node

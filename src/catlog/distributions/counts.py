@@ -1,16 +1,218 @@
-"""Counts as categories: their truncation, and a bound of its error."""
+"""Counts: how estimators see Poisson, Binomial, Geometric and NegativeBinomial, and their
+truncation to categories with a bound of its error."""
 
 from bisect import bisect_left
+from math import prod
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, OneHotCategorical
+from torch.distributions import (
+    Binomial,
+    Categorical,
+    Distribution,
+    Geometric,
+    Independent,
+    NegativeBinomial,
+    OneHotCategorical,
+    Poisson,
+)
+from torch.nn.functional import logsigmoid
 
-from ..core.checks import check_count, check_flag, check_number, is_checked
-from ..core.counts import Counts, counts
+from ..core.categories import Kind, safe_log, widened
+from ..core.checks import check_count, check_dense, check_flag, check_number, is_checked
+from ..core.factors import READERS, Factors, given_form
+from ..core.tracing import can_inspect
+from ..core.view import view
 
 MOST_CATEGORIES = 2**16
+
+
+class Counts(Factors):
+    r"""A distribution over counts :math:`z \in \{0, 1, \dots\}^d` with independent :math:`z_i`.
+
+    .. math:: \frac{\partial}{\partial \theta_i} \mathbb{E}[f(z)] = \mathbb{E}[w_i(z)\, D_i f(z)]
+
+    Attributes:
+        parameter: :math:`\theta_i`, the rate (Poisson) or the probability, ``[*batch, d]``,
+            differentiable.
+        fixed: the same, a constant.
+        size: the ``total_count`` of each variable; 0 if there is none.
+        log_p, log_rest: the logarithms of the probability and of 1 less it; of a rate, the first.
+        steps: 1 where the difference :math:`D_i f` is :math:`f(z + e_i) - f(z)`, -1 where it is
+            :math:`f(z) - f(z - e_i)`.
+        most: the largest count of each variable, inf if there is none.
+    """
+
+    kinds = frozenset({Kind.COUNTS})
+    kind = Kind.COUNTS
+    endless: float | None = None  # the probability at which counts are infinite
+
+    def __init__(
+        self,
+        base: Any,
+        batch_shape: torch.Size,
+        event_shape: torch.Size,
+        outputs: int = 0,
+        validate: bool = True,
+    ) -> None:
+        name, total = type(base).__name__, getattr(base, "total_count", 0)
+        if isinstance(total, Tensor) and total.requires_grad:
+            raise ValueError(
+                f"q: {name} has a `total_count` that requires a gradient, which is not estimated. "
+                "Detach it."
+            )
+        given = base.rate if isinstance(base, Poisson) else base.probs
+        check_dense(f"q: the parameter of {name}", given)
+        if can_inspect(validate, given):
+            if not bool(given.isfinite().all()):
+                raise ValueError(f"q: {name} has parameters that are NaN or infinite.")
+            if self.endless is not None and bool((given == self.endless).any()):
+                raise ValueError(
+                    f"q: {name} must have finite counts, but a probability is {self.endless:g}, "
+                    "perhaps by rounding. Keep its logits moderate."
+                )
+        self.outputs = outputs
+        self.batch_shape = batch_shape + (1,) * outputs
+        self.event_shape = event_shape
+        self.validate = validate
+        self.d = prod(event_shape)
+        self.dtype = given.dtype
+        self.device = given.device
+        shape = self.batch_shape + (self.d,)
+        self.parameter = widened(given.reshape(shape))
+        self.real = self.parameter.dtype
+        self.fixed = self.parameter.detach()
+        size = total.to(self.fixed) if isinstance(total, Tensor) else self.fixed.new_tensor(total)
+        self.size = size.expand(given.shape).reshape(shape)
+        logs = self.logarithms(base)
+        self.log_p, self.log_rest = (log.to(self.real).reshape(shape) for log in logs)
+        self.steps = torch.ones_like(self.fixed)
+        self.most = torch.full_like(self.fixed, torch.inf)
+
+    def logarithms(self, base: Any) -> tuple[Tensor, Tensor]:
+        """Return log p and log(1 - p), exact also for logits of +-80."""
+        if given_form(base) == "logits":
+            logits = widened(base.logits)
+            return logsigmoid(logits), logsigmoid(-logits)
+        probs = widened(base.probs)
+        return safe_log(probs), safe_log(1 - probs)
+
+    def weights(self, z: Float[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d"]:
+        """Return :math:`w_i(z)`, the weights of the differences."""
+        raise NotImplementedError
+
+    def log_mass(self, k: Float[Tensor, "*batch d K"]) -> Float[Tensor, "*batch d K"]:
+        """Return :math:`\\log p_i(k)`, less :meth:`constant`, differentiable."""
+        raise NotImplementedError
+
+    def constant(self) -> Tensor | float:
+        """Return what all log-masses of a variable have in common, apart from differences."""
+        return 0.0
+
+    def ratio(self, k: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """Return an upper bound of :math:`p_i(j + 1) / p_i(j)` for all j from k on."""
+        raise NotImplementedError
+
+
+def _times(count: Tensor, log: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d K"]:
+    """Return count times log, where 0 times -inf is 0."""
+    return torch.where(count == 0, 0.0, count * log.unsqueeze(-1))
+
+
+class PoissonCounts(Counts):
+    """Counts with the rate as parameter."""
+
+    def logarithms(self, base: Any) -> tuple[Tensor, Tensor]:
+        log_rate = safe_log(widened(base.rate))
+        return log_rate, log_rate
+
+    def weights(self, z: Tensor) -> Tensor:
+        return torch.ones_like(z)
+
+    def log_mass(self, k: Tensor) -> Tensor:
+        return _times(k, self.log_p) - torch.lgamma(k + 1)
+
+    def constant(self) -> Tensor:
+        return -self.parameter
+
+    def ratio(self, k: Tensor) -> Tensor:
+        return self.fixed / (k + 1)
+
+
+class BinomialCounts(Counts):
+    """Counts of successes among ``size`` trials."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.is_likely = self.fixed > 0.5
+        self.steps = torch.where(self.is_likely, -1.0, 1.0).to(self.real)
+        self.most = self.size
+
+    def weights(self, z: Tensor) -> Tensor:
+        return torch.where(self.is_likely, z / self.fixed, (self.size - z) / (1 - self.fixed))
+
+    def log_mass(self, k: Tensor) -> Tensor:
+        size = self.size[..., None].to(k.dtype)
+        is_possible = k <= size
+        rest = torch.where(is_possible, size - k, 0.0)
+        choices = torch.lgamma(size + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
+        mass = choices + _times(k, self.log_p) + _times(rest, self.log_rest)
+        return mass.masked_fill(~is_possible, -torch.inf)
+
+    def ratio(self, k: Tensor) -> Tensor:
+        return ((self.size - k) / (k + 1)).clamp(min=0) * self.fixed / (1 - self.fixed)
+
+
+class GeometricCounts(Counts):
+    """Counts of failures before the first success."""
+
+    endless = 0.0
+
+    def weights(self, z: Tensor) -> Tensor:
+        return -(z + 1) / self.fixed
+
+    def log_mass(self, k: Tensor) -> Tensor:
+        return _times(k, self.log_rest) + self.log_p[..., None]
+
+    def ratio(self, k: Tensor) -> Tensor:
+        return (1 - self.fixed).expand(k.shape)
+
+
+class NegativeBinomialCounts(Counts):
+    """Counts of successes before ``size`` failures."""
+
+    endless = 1.0
+
+    def weights(self, z: Tensor) -> Tensor:
+        return (z + self.size) / (1 - self.fixed)
+
+    def log_mass(self, k: Tensor) -> Tensor:
+        size = self.size[..., None].to(k.dtype)
+        choices = torch.lgamma(size + k) - torch.lgamma(size) - torch.lgamma(k + 1)
+        return choices + _times(k, self.log_p) + size * self.log_rest[..., None]
+
+    def ratio(self, k: Tensor) -> Tensor:
+        return self.fixed * ((k + self.size) / (k + 1)).clamp(min=1)
+
+
+READERS[Poisson] = PoissonCounts
+READERS[Binomial] = BinomialCounts
+READERS[Geometric] = GeometricCounts
+READERS[NegativeBinomial] = NegativeBinomialCounts
+
+
+def counts(q: Distribution) -> Counts:
+    """View ``q`` as independent counts, or raise an error that says which distributions can be.
+
+    >>> q = Independent(Poisson(torch.tensor([1.0, 3.0])), 1)
+    >>> counts(q).d, counts(q).weights(torch.zeros(2))
+    (2, tensor([1., 1.]))
+    """
+    factors = view(q, 0, Counts.kinds)
+    assert isinstance(factors, Counts)
+    return factors
 
 
 @torch.no_grad()
@@ -21,7 +223,6 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
     :math:`\rho = \max_{k \ge K} p(k + 1) / p(k)`, so :math:`\Pr(z \ge K) \le p(K) / (1 - \rho)`.
     The bounds of the variables add up.
 
-    >>> from torch.distributions import Poisson
     >>> lost_mass(Poisson(torch.tensor(2.0)), 10)
     tensor(4.6676e-05)
     """
@@ -33,11 +234,11 @@ def lost_mass(q: Distribution, categories: int) -> Float[Tensor, "*batch"]:
 def _tails(law: Counts, categories: int) -> Float[Tensor, "*batch d"]:
     """Return an upper bound of every variable's probability to be at least ``categories``."""
     count = torch.full_like(law.parameter.detach(), categories, dtype=_wide(law.device))
-    log_mass = law.family.log_mass(count.unsqueeze(-1)).squeeze(-1)
-    mass = (log_mass + law.family.constant).exp()
-    ratio = law.family.ratio(count)
+    log_mass = law.log_mass(count.unsqueeze(-1)).squeeze(-1)
+    mass = (log_mass + law.constant()).exp()
+    ratio = law.ratio(count)
     tail = torch.where(ratio < 1, mass / (1 - ratio), 1.0)
-    return torch.where(count > law.family.most, 0.0, tail)
+    return torch.where(count > law.most, 0.0, tail)
 
 
 def _wide(device: torch.device) -> torch.dtype:
@@ -67,7 +268,6 @@ def truncated(
         categories: K, instead of ``error``; nothing is looked at.
         one_hot: points are one-hot vectors, for relaxations, instead of integers.
 
-    >>> from torch.distributions import Independent, Poisson
     >>> rate = torch.tensor([1.0, 3.0], requires_grad=True)
     >>> q = truncated(Independent(Poisson(rate), 1), error=1e-6)
     >>> q.base_dist.logits.shape
@@ -88,7 +288,7 @@ def truncated(
         categories = _enough(law, error)
     check_count("truncated", "categories", categories, most=MOST_CATEGORIES)
     count = torch.arange(categories, dtype=_wide(law.device), device=law.device)
-    log_mass = law.family.log_mass(count.expand(*law.parameter.shape, categories))
+    log_mass = law.log_mass(count.expand(*law.parameter.shape, categories))
     logits = log_mass.log_softmax(-1).to(law.real)
     logits = logits.reshape(*q.batch_shape, *q.event_shape, categories)
     base = (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False)
@@ -108,7 +308,7 @@ def _enough(law: Counts, error: float) -> int:
     def is_enough(categories: int) -> bool:
         return bool((_tails(law, categories).sum(-1) <= error).all())
 
-    sizes = range(2 if bool((law.family.most > 0).any()) else 1, MOST_CATEGORIES + 1)
+    sizes = range(2 if bool((law.most > 0).any()) else 1, MOST_CATEGORIES + 1)
     if not is_enough(MOST_CATEGORIES):
         raise ValueError(
             f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "

@@ -7,9 +7,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
-from ..core.conversion import converted, register_distribution
 from ..core.factors import IndependentFactors, independent
 from ..core.ordered import Ordered, PointForm
+from ..core.view import converted, register_distribution
 from .bayesian_network import BayesianNetwork, Node
 from .bit_counts import IMPOSSIBLE, LARGEST
 

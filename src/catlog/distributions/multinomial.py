@@ -7,9 +7,9 @@ from torch.distributions import Multinomial
 from torch.nn.functional import pad
 
 from ..core.categories import Kind
-from ..core.conversion import register_distribution
 from ..core.factors import IndependentFactors
 from ..core.ordered import Ordered, PointForm
+from ..core.view import register_distribution
 
 
 class MultinomialCounts(Ordered):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 
-from ..core.conversion import register_distribution
+from ..core.view import register_distribution
 
 
 def _from_torchrl(kind: Callable[..., Distribution], q: Any) -> Distribution:

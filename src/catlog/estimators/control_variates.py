@@ -8,13 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..core.categories import IMPOSSIBLE
-from ..core.checks import check_module_device, check_temperature
+from ..core.categories import IMPOSSIBLE, gumbels_given_argmax
+from ..core.checks import call_network, check_module_device, check_temperature
 from ..core.estimator import Estimate, Estimator, Learner
 from ..core.evaluator import NOT_DIFFERENTIABLE, Evaluator, derivatives
 from ..core.factors import Bits, RelaxableFactors
-from ..core.gumbel import gumbels_given_argmax
-from ..core.networks import call_network
 from ..core.randomness import Randomness
 from ..core.settings import Positive
 from .score_function import leave_one_out

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_device
-from ..core.counts import Counts
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
 from ..core.randomness import Randomness, seeded_from
 from ..core.settings import Count
 from ..core.tracing import can_inspect
+from ..distributions.counts import Counts
 
 
 class CountDifferences(Estimator[Counts]):
@@ -71,9 +71,9 @@ class CountDifferences(Estimator[Counts]):
             x = _checked(q, x)
         z = x.reshape(x.shape[:1] + q.batch_shape + (q.d,))
         fx = f(x.reshape(z.shape[:-1] + q.event_shape))
-        weight = q.family.weights(z.to(q.real))
+        weight = q.weights(z.to(q.real))
         # Where the weight is 0, the count cannot move on (a Binomial at its end): z is kept.
-        step = torch.where(weight != 0, q.family.steps, 0.0).to(z.dtype)
+        step = torch.where(weight != 0, q.steps, 0.0).to(z.dtype)
         rows, d = len(z), q.d
 
         def changed(part: slice) -> Tensor:
@@ -86,7 +86,7 @@ class CountDifferences(Estimator[Counts]):
         with torch.no_grad():
             values = f.chunked(changed, rows * d)
             change = values.unflatten(0, (rows, d)) - fx.unsqueeze(1)
-            weight = (weight * q.family.steps).movedim(-1, 1)
+            weight = (weight * q.steps).movedim(-1, 1)
             gradient = (weight * change).mean(0)
         value = fx.mean(0)
         return Estimate(value, value + (gradient * q.parameter.movedim(-1, 0)).sum(0))
@@ -105,7 +105,7 @@ def _checked(q: Counts, x: object) -> Tensor:
     points = x.detach().to(q.dtype)
     flat = points.reshape(points.shape[:1] + q.batch_shape + (q.d,))
     if can_inspect(q.validate, x):
-        is_count = (flat >= 0) & (flat == flat.round()) & (flat <= q.family.most)
+        is_count = (flat >= 0) & (flat == flat.round()) & (flat <= q.most)
         if not bool(is_count.all()):
             raise ValueError(
                 "x must hold counts that q can draw, whole numbers from 0 on, but others were "

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..core.categories import inverse_cdf
+from ..core.categories import inverse_cdf, positive
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
 from ..core.factors import Bits, IndependentFactors
-from ..core.gumbel import positive
 from ..core.randomness import Randomness
 from ..core.tracing import full_precision
 from ..core.view import view

@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core.checks import readable
-from ..core.dependent import DependentFactors
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
-from ..core.factors import Factors, IndependentFactors
+from ..core.factors import DependentFactors, Factors, IndependentFactors
 from ..core.randomness import Randomness
 from ..core.settings import Count
 from ..core.view import view

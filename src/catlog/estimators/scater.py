@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..core.categories import as_index, integers, inverse_cdf
+from ..core.categories import as_index, gumbels, integers, inverse_cdf
 from ..core.checks import check_count
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
 from ..core.factors import Factors, IndependentFactors
-from ..core.gumbel import gumbels
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.settings import Count

@@ -8,12 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core.checks import check_baseline, check_context, check_module_device, check_number
+from ..core.checks import (
+    call_network,
+    check_baseline,
+    check_context,
+    check_module_device,
+    check_number,
+)
 from ..core.estimator import Estimate, Estimator, Learner
 from ..core.evaluator import Evaluator
 from ..core.factors import Bits, Factors, IndependentFactors
 from ..core.learning import frozen, learns, write
-from ..core.networks import call_network
 from ..core.randomness import Randomness
 from ..core.tracing import full_precision
 

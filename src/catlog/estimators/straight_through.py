@@ -7,13 +7,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..core.categories import times_jacobian
+from ..core.categories import gumbels, gumbels_given_argmax, logistics, positive, times_jacobian
 from ..core.checks import broadcasts
-from ..core.dependent import DependentFactors
 from ..core.estimator import Estimate, Estimator
 from ..core.evaluator import Evaluator
-from ..core.factors import Bits, Factors, RelaxableFactors
-from ..core.gumbel import gumbels, gumbels_given_argmax, logistics, positive
+from ..core.factors import Bits, DependentFactors, Factors, RelaxableFactors
 from ..core.randomness import Randomness, Sampling
 from ..core.settings import Count, Range, Temperature, Temperatures
 from ..core.tracing import inside_functorch

@@ -10,11 +10,10 @@ from torch.distributions import Distribution
 
 from ..core.categories import one_hots
 from ..core.checks import broadcasts
-from ..core.conversion import converted
 from ..core.factors import IndependentFactors
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect
-from ..core.view import view
+from ..core.view import converted, view
 
 Variables = Int64[Tensor, "n *batch m"]
 

@@ -21,9 +21,9 @@ from torch.distributions import (
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
-from ..core.conversion import converted
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
+from ..core.view import converted
 from ..core.view import view as view_of
 from ..distributions import Categoricals
 
