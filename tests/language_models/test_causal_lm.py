@@ -16,6 +16,8 @@ from torch.testing import assert_close
 
 import catlog
 from catlog.language_models import CausalLM
+from catlog.testing.cases import normals
+from support.gradients import assert_same
 
 TOKENS, LENGTH, END = 4, 3, 2
 PROMPTS = torch.tensor([[0, 0, 1], [3, 1, 0]])
@@ -67,15 +69,18 @@ def brute_force(model: Any, prompt: Tensor, text: Tensor, end: int | None) -> Te
 def test_log_probabilities_are_those_of_brute_force(
     model: Any, end: int | None, use_cache: bool
 ) -> None:
+    """With their gradients. Llama's normalisation is in float32, whatever the model's dtype."""
     q = CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
-    assert q.batch_shape == (2,)
-    assert q.event_shape == (LENGTH,)
-    with torch.no_grad():
-        log_probs = q.log_prob(POINTS)
-        for element, (prompt, mask) in enumerate(zip(PROMPTS, MASK, strict=True)):
-            known = [brute_force(model, prompt[mask.bool()], text, end) for text in TEXTS]
-            assert_close(log_probs[:, element], torch.stack(known), rtol=0, atol=1e-10)
-            assert abs(log_probs[:, element].exp().sum() - 1) < 1e-10
+    catlog.check(lambda x: (x == 1).double().sum(-1), q)
+    prompts = [prompt[mask.bool()] for prompt, mask in zip(PROMPTS, MASK, strict=True)]
+    known = [torch.stack([brute_force(model, prompt, x, end) for x in TEXTS]) for prompt in prompts]
+    log_probs, wanted = q.log_prob(POINTS), torch.stack(known, -1)
+    assert_close(log_probs, wanted, rtol=0, atol=1e-10)
+    assert_close(log_probs.exp().sum(0), torch.ones(2).double(), rtol=0, atol=1e-10)
+    error = 1e-10 if model.config.model_type == "gpt2" else 1e-6
+    reward = (POINTS == 1).double().sum(-1)
+    weight = next(model.parameters())
+    assert_same(log_probs.exp() * reward, wanted.exp() * reward, weight, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -103,52 +108,14 @@ def test_logits_inside_prompts_are_not_computed(model: Any, use_cache: bool) -> 
     assert counts[0] == 8
 
 
-def test_the_contract_is_kept(model: Any) -> None:
-    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    catlog.check(lambda x: (x == 1).double().sum(-1), q)
-
-
-def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
-    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        x = q.sample((4000,))
-        probs = q.log_prob(POINTS).exp()
-    has_ended = (x == END).cumsum(-1) > 0
-    assert (x[has_ended] == END).all()
-    number = (x * torch.tensor([16, 4, 1])).sum(-1)
-    for element in range(2):
-        counts = torch.bincount(number[:, element], minlength=len(TEXTS))
-        p = probs[:, element]
-        z = (counts - 4000 * p) / (4000 * p * (1 - p)).sqrt().clamp(min=1)
-        assert z.abs().max() < 6  # 128 counts: one false alarm in some millions
-
-
-def test_gradients_are_those_of_enumeration(model: Any) -> None:
-    weight = next(model.parameters())
-
-    def reward(x: Tensor) -> Tensor:
-        return (x == 1).double().sum(-1) + (x[..., 0] == x[..., -1]).double()
-
-    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    (gradient,) = torch.autograd.grad(catlog.Exact()(reward, q).sum(), weight)
-    value = torch.zeros((), dtype=torch.float64)
-    for prompt, mask in zip(PROMPTS, MASK, strict=True):
-        for text in TEXTS:
-            log_prob = brute_force(model, prompt[mask.bool()], text, END)
-            if log_prob > -torch.inf:
-                value = value + log_prob.exp() * reward(text)
-    (exact,) = torch.autograd.grad(value, weight)
-    # Llama's normalisation is in float32, whatever the model's dtype.
-    error = 1e-10 if model.config.model_type == "gpt2" else 1e-6
-    assert_close(gradient, exact, rtol=0, atol=error)
-
-
-@pytest.mark.parametrize("E", [catlog.RLOO(4), catlog.CritiCateR(4), catlog.SCateR(1, variables=1)])
-def test_estimators_take_it(model: Any, E: catlog.Estimator) -> None:
-    q = CausalLM(model, PROMPTS, MASK, LENGTH, END)
-    E(lambda x: (x == 1).double().sum(-1), q).mean().backward()
-    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+def test_draws_are_those_without_a_cache(model: Any) -> None:
+    draws = []
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        q = CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=use_cache)
+        draws.append(q.sample((300,)))
+    assert torch.equal(*draws)
+    assert 0 < (q.lengths(draws[0]) < LENGTH).sum() < 600
 
 
 def test_dropout_is_refused() -> None:
@@ -166,48 +133,22 @@ def test_dropout_is_refused() -> None:
 
 
 class Bigrams(nn.Module):
-    """A model without a cache, which needs no transformers."""
+    """A table in a parameter, in a buffer or as a formula. It needs no cache and no transformers.
 
-    def __init__(self, **config: Any) -> None:
+    Attributes:
+        table: logits of the next token, by token.
+    """
+
+    def __init__(self, kind: str = "parameter", dtype: Any = torch.float64, **config: Any) -> None:
         super().__init__()
-        self.table = nn.Embedding(TOKENS, TOKENS, dtype=torch.float64)
-        self.config = SimpleNamespace(**({"vocab_size": TOKENS} | config))
-
-    def forward(self, input_ids: Tensor, **arguments: Any) -> Any:
-        return SimpleNamespace(logits=self.table(input_ids))
-
-
-def test_a_model_without_a_cache() -> None:
-    torch.manual_seed(0)
-    model = Bigrams()
-    q = CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
-    q.check()
-    with torch.no_grad():
-        log_probs = q.log_prob(POINTS)
-        known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
-    assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
-        CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
-
-
-def test_it_can_be_pickled() -> None:
-    q = CausalLM(Bigrams(), PROMPTS, MASK, LENGTH, END, use_cache=False)
-    again = pickle.loads(pickle.dumps(q))
-    x = POINTS
-    assert torch.equal(again.log_prob(x), q.log_prob(x))
-
-
-class Frozen(nn.Module):
-    """Bigrams without parameters: a table in a buffer, or one that is no part of the module."""
-
-    def __init__(self, kind: str, dtype: torch.dtype) -> None:
-        super().__init__()
-        table = torch.randn(TOKENS, TOKENS, dtype=torch.float64).to(dtype)
-        if kind == "buffer":
+        table = normals(TOKENS, TOKENS).to(dtype)
+        if kind == "parameter":
+            self.table = nn.Parameter(table)
+        elif kind == "buffer":
             self.register_buffer("table", table)
         else:
             self.__dict__["table"] = table
-        self.config = SimpleNamespace(vocab_size=TOKENS)
+        self.config = SimpleNamespace(**({"vocab_size": TOKENS} | config))
 
     def forward(self, input_ids: Tensor, **arguments: Any) -> Any:
         return SimpleNamespace(logits=self.table[input_ids])
@@ -216,25 +157,28 @@ class Frozen(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "dtype", "real"),
     [
+        ("parameter", torch.float64, torch.float64),
         ("buffer", torch.float64, torch.float64),
         ("buffer", torch.bfloat16, torch.float32),
         ("formula", torch.float32, torch.float32),
     ],
 )
-def test_a_model_without_parameters(kind: str, dtype: torch.dtype, real: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = Frozen(kind, dtype)
+def test_a_model_without_a_cache(kind: str, dtype: torch.dtype, real: torch.dtype) -> None:
+    model = Bigrams(kind, dtype)
+    with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
+        CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
     q = CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
     q.check()
     assert (q.device, q.real) == (PROMPTS.device, real)
     log_probs = q.log_prob(POINTS)
-    model.table = model.table.double()
-    known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
-    error = 8 * torch.finfo(real).eps
-    assert_close(log_probs[:, 0].double(), torch.stack(known), rtol=0, atol=error)
+    assert torch.equal(pickle.loads(pickle.dumps(q)).log_prob(POINTS), log_probs)
+    wide = Bigrams(kind, torch.float64)
+    wide.table.data = model.table.data.double()
+    known = torch.stack([brute_force(wide, PROMPTS[0, 2:], text, END) for text in TEXTS])
+    assert_close(log_probs[:, 0].double(), known, rtol=0, atol=8 * torch.finfo(real).eps)
     value = catlog.SCateR(2)(lambda x: x.sum(-1).to(real), q)
     assert value.shape == (2,)
-    assert not value.requires_grad
+    assert value.requires_grad == (kind == "parameter")
 
 
 @pytest.mark.parametrize("name", ["MistralForCausalLM", "MambaForCausalLM"])
@@ -257,8 +201,8 @@ def test_caches_that_do_not_grow_by_a_token(name: str) -> None:
         (TypeError, r"`model`.*AutoModelForCausalLM", {"model": "gpt2"}),
         (ValueError, r"`model`.*encoder.*Autoregressive", {"model": Bigrams(is_encoder_decoder=1)}),
         (ValueError, r"`model`.*vocab_size.*Prompted", {"model": nn.Linear(2, 2)}),
-        (TypeError, r"`prompt_ids`.*list.*tokenizer", {"prompt_ids": [[1, 2]]}),
-        (TypeError, r"`prompt_ids`.*float32.*input_ids", {"prompt_ids": PROMPTS.float()}),
+        (TypeError, r"`prompt_ids` must be a tensor .*list", {"prompt_ids": [[1, 2]]}),
+        (ValueError, r"`prompt_ids`.*int64.*float32", {"prompt_ids": PROMPTS.float()}),
         (ValueError, r"`prompt_ids`.*\(2, 0\).*bos", {"prompt_ids": PROMPTS[:, :0]}),
         (ValueError, r"`prompt_ids`.*0 to 3.*own tokeniser", {"prompt_ids": PROMPTS + 2}),
         (ValueError, r"`attention_mask`.*\(2, 3\).*\(2, 2\)", {"attention_mask": MASK[:, 1:]}),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..core.checks import check_is_tensor
+from ..core.tracing import can_inspect
 
 State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead _"]]
 
@@ -34,7 +35,7 @@ class Prompted:
             (tuples of) tensors whose first dimension is n, of which rows are copied and dropped.
         prompts: tokens ``[*batch, p]`` with at least one column; ``*batch`` is the batch shape of
             q. Where nothing comes before the text, give a token that begins it.
-        mask: ``[*batch, p]``, False where a prompt is padded; None: nowhere.
+        mask: ``[*batch, p]``, False (or 0) where a prompt is padded; None: nowhere.
 
     >>> def model(tokens, positions, mask, cache):  # likes a token that it has just seen
     ...     return 2.0 * torch.nn.functional.one_hot(tokens, 3), torch.zeros(len(tokens), 0)
@@ -51,33 +52,11 @@ class Prompted:
         self,
         model: Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]],
         prompts: Int64[Tensor, "*batch p"],
-        mask: Bool[Tensor, "*batch p"] | None = None,
+        mask: Tensor | None = None,
     ) -> None:
-        check_is_tensor("Prompted", "prompts", prompts, "[*batch, p] of tokens")
-        if mask is not None:
-            check_is_tensor("Prompted", "mask", mask, "[*batch, p] of bools")
-        if prompts.dim() == 0 or prompts.shape[-1] == 0 or prompts.dtype != torch.int64:
-            raise ValueError(
-                "Prompted: `prompts` must be int64 tokens [*batch, p] with p >= 1, but "
-                f"{prompts.dtype} of shape {tuple(prompts.shape)} was given. Begin an empty prompt "
-                "with a token of its own."
-            )
-        if mask is None:
-            mask = torch.ones_like(prompts, dtype=torch.bool)
-        if mask.shape != prompts.shape or mask.dtype != torch.bool:
-            raise ValueError(
-                f"Prompted: `mask` must be bool of the prompts' shape {tuple(prompts.shape)}, but "
-                f"{mask.dtype} of shape {tuple(mask.shape)} was given."
-            )
-        if not bool(mask[..., -1].all()) or bool((mask[..., :-1] & ~mask[..., 1:]).any()):
-            raise ValueError(
-                "Prompted: `prompts` must be padded on the left: `mask` may be False before the "
-                "first token of a prompt only, and the last column must be True. Set the "
-                "tokeniser's padding side to left, or use catlog.distributions.left_padded."
-            )
+        self.mask = checked_prompts("Prompted", "prompts", prompts, "mask", mask)
         self.model = model
         self.prompts = prompts
-        self.mask = mask
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -135,6 +114,36 @@ class Prompted:
         mask = torch.cat([mask, torch.ones_like(tokens[:, p:], dtype=torch.bool)], -1)
         logits, _ = self.model(tokens, _positions(mask), mask, None)
         return logits[:, -x.shape[-1] :].unflatten(0, lead)
+
+
+def checked_prompts(
+    owner: str, name: str, prompts: Tensor, mask_name: str, mask: Tensor | None
+) -> Bool[Tensor, "*batch p"]:
+    """Return the mask as bools, or raise unless the prompts are tokens, padded on the left."""
+    check_is_tensor(owner, name, prompts, "[*batch, p] of tokens")
+    if prompts.dim() == 0 or prompts.shape[-1] == 0 or prompts.dtype != torch.int64:
+        raise ValueError(
+            f"{owner}: `{name}` must be int64 tokens [*batch, p] with p >= 1, but {prompts.dtype} "
+            f"of shape {tuple(prompts.shape)} was given. Begin an empty prompt with a token of its "
+            "own, such as the model's first one (bos)."
+        )
+    if mask is None:
+        return torch.ones_like(prompts, dtype=torch.bool)
+    check_is_tensor(owner, mask_name, mask, "[*batch, p] of bools")
+    if mask.shape != prompts.shape:
+        raise ValueError(
+            f"{owner}: `{mask_name}` must have the shape of `{name}`, {tuple(prompts.shape)}, but "
+            f"{tuple(mask.shape)} was given. Pass None if no prompt is padded."
+        )
+    mask = mask.bool()
+    is_late = mask[..., :-1] & ~mask[..., 1:]
+    if can_inspect(True, mask) and not bool(mask[..., -1].all() & ~is_late.any()):
+        raise ValueError(
+            f"{owner}: `{name}` must be padded on the left: `{mask_name}` may be False before the "
+            "first token of a prompt only, and the last column must be True. Set the tokeniser's "
+            "padding_side = 'left', or use catlog.distributions.left_padded."
+        )
+    return mask
 
 
 def left_padded(

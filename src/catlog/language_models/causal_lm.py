@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from ..core.categories import widened
@@ -13,7 +13,7 @@ from ..core.checks import check_count, check_flag
 from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
 from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
-from ..distributions.prompted import Prompted
+from ..distributions.prompted import Prompted, checked_prompts
 
 Cache = tuple[tuple[Tensor, Tensor], ...]
 
@@ -80,7 +80,15 @@ class CausalLM(Autoregressive):
         if eos_token_id is not None:
             hint, most = "Pass one of the model's end tokens, or None.", vocabulary - 1
             check_count("CausalLM", "eos_token_id", eos_token_id, least=0, most=most, hint=hint)
-        mask = check_prompts(prompt_ids, attention_mask, vocabulary)
+        mask = checked_prompts(
+            "CausalLM", "prompt_ids", prompt_ids, "attention_mask", attention_mask
+        )
+        is_known = (prompt_ids >= 0) & (prompt_ids < vocabulary)
+        if can_inspect(True, prompt_ids) and not bool(is_known.all()):
+            raise ValueError(
+                f"CausalLM: `prompt_ids` must be from 0 to {vocabulary - 1}, the model's tokens, "
+                "but others were given. Use the model's own tokeniser."
+            )
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
@@ -211,43 +219,3 @@ def check_model(model: object) -> int:
             "catlog.distributions.Prompted."
         )
     return size
-
-
-def check_prompts(
-    prompt_ids: object, attention_mask: Any, vocabulary: int
-) -> Bool[Tensor, "*batch length"]:
-    """Return the mask as booleans, or raise unless the prompts are padded on the left."""
-    if not isinstance(prompt_ids, Tensor) or prompt_ids.dtype != torch.int64:
-        kind = prompt_ids.dtype if isinstance(prompt_ids, Tensor) else type(prompt_ids).__name__
-        raise TypeError(
-            "CausalLM: `prompt_ids` must be an int64 tensor [*batch, length], but "
-            f"{kind} was given. Use tokenizer(texts, return_tensors='pt', padding=True).input_ids."
-        )
-    if prompt_ids.dim() == 0 or prompt_ids.shape[-1] == 0:
-        raise ValueError(
-            "CausalLM: `prompt_ids` must have at least one token per prompt, but its shape is "
-            f"{tuple(prompt_ids.shape)}. Begin an empty prompt with the model's first token (bos)."
-        )
-    if attention_mask is None:
-        attention_mask = torch.ones_like(prompt_ids)
-    is_tensor = isinstance(attention_mask, Tensor)
-    if not is_tensor or attention_mask.shape != prompt_ids.shape:
-        shape = tuple(attention_mask.shape) if is_tensor else type(attention_mask).__name__
-        raise ValueError(
-            "CausalLM: `attention_mask` must have the shape of `prompt_ids`, "
-            f"{tuple(prompt_ids.shape)}, but {shape} was given. Pass the tokeniser's "
-            "attention_mask, or None if no prompt is padded."
-        )
-    mask = attention_mask.bool()
-    if can_inspect(True, mask):
-        if not bool(mask[..., -1].all()) or bool((mask[..., :-1] & ~mask[..., 1:]).any()):
-            raise ValueError(
-                "CausalLM: `prompt_ids` must be padded on the left, but `attention_mask` is 0 "
-                "after a token of a prompt. Set tokenizer.padding_side = 'left'."
-            )
-        if bool(((prompt_ids < 0) | (prompt_ids >= vocabulary)).any()):
-            raise ValueError(
-                f"CausalLM: `prompt_ids` must be from 0 to {vocabulary - 1}, the model's tokens, "
-                "but others were given. Use the model's own tokeniser."
-            )
-    return mask

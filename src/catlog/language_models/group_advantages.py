@@ -1,19 +1,32 @@
 """Advantages of sampled completions, by group: numbers in, numbers out."""
 
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ..core.checks import check_choice, check_flag, check_number, same_device
+from ..core.checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_is_tensor,
+    check_number,
+    check_together,
+)
 from ..core.tracing import can_inspect
-from .groups import Groups, Labels, Present, Scores, grouped
-from .prefix_critic import left_out_residuals
-from .resampled_suffixes import changes_of_value
+from ..estimators.ridge import inverse_factor
 
 Name = Literal["reinforce", "rloo", "criticater", "vineppo", "dr_grpo", "grpo"]
-NAMES = get_args(Name)
+NEEDS = {"criticater": "tokens", "vineppo": "values"}  # the argument that an estimator needs
+RIDGE = 3.0  # CritiCateR's
+CHUNK = 64  # tokens at once: 64 kernel matrices per group
+Labels = Tensor | Sequence[Hashable] | Iterable[Hashable]
+Scores = Float[Tensor, "groups size"]
+Present = Bool[Tensor, "groups size"]
 
 
 @torch.no_grad()
@@ -86,23 +99,10 @@ def advantages(
     tensor([[ 1.,  1.,  1.],
             [-1.,  0.,  0.]])
     """
-    check_choice("advantages", "estimator", estimator, NAMES)
+    check_choice("advantages", "estimator", estimator, get_args(Name))
     check_number("advantages", "epsilon", epsilon, least=0)
     check_flag("advantages", "validate", validate)
-    for name, value in {
-        "rewards": rewards,
-        "mask": mask,
-        "tokens": tokens,
-        "values": values,
-    }.items():
-        if isinstance(value, Tensor) and value.layout != torch.strided:
-            raise TypeError(
-                f"advantages: `{name}` must be dense, but {value.layout} was given. Use "
-                f"{name}.to_dense()."
-            )
-    check_rewards(rewards)
-    is_alive = checked_mask(mask, rewards)
-    check_extras(estimator, tokens, values, is_alive)
+    is_alive = checked_mask(estimator, rewards, mask, tokens, values)
     members = grouped(groups, len(rewards), rewards.device)
     scores = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if rewards.dim() == 2 and is_alive is not None:
@@ -117,8 +117,16 @@ def advantages(
             "advantages: `values` must be finite, or NaN at positions that have none, but they "
             "hold inf."
         )
-    if estimator != "reinforce":
-        check_sizes(members, estimator, validate)
+    sizes = members.present.sum(-1)
+    is_single = members.present.shape[-1] < 2
+    if not is_single and can_inspect(validate, sizes):
+        is_single = bool((sizes < 2).any())
+    if is_single and estimator != "reinforce":
+        raise ValueError(
+            f"advantages: `groups` must have at least two rows each for estimator={estimator!r}, "
+            "but one has a single row, which no others can be compared with. Sample more "
+            "completions per prompt, or use estimator='reinforce'."
+        )
 
     by_group = members.gather(scores)
     unit = power_of_two(by_group.abs().amax(-1, keepdim=True))
@@ -181,115 +189,207 @@ def mean_of_others(scores: Scores, present: Present) -> Scores:
     return (scores.sum(-1, keepdim=True) - scores) / (count - 1)
 
 
-def check_rewards(rewards: object) -> None:
-    """Raise unless ``rewards`` holds floats per row or per token."""
-    if not isinstance(rewards, Tensor):
-        raise TypeError(
-            "advantages: `rewards` must be a tensor of floats [rows] or [rows, length], but "
-            f"{type(rewards).__name__} was given. Use torch.tensor(rewards)."
-        )
-    if not rewards.is_floating_point():
-        raise TypeError(
-            f"advantages: `rewards` must hold floats, but {rewards.dtype} was given. Use "
-            "rewards.float()."
-        )
+def checked_mask(
+    estimator: str,
+    rewards: Tensor,
+    mask: Tensor | None,
+    tokens: Tensor | None,
+    values: Tensor | None,
+) -> Bool[Tensor, "rows length"] | None:
+    """Return which tokens count, or raise unless the arguments fit together and the estimator.
+
+    Without a mask all tokens count. Their number is unknown (None) if rewards are given per row.
+    """
+    check_is_tensor("advantages", "rewards", rewards, "[rows] or [rows, length]")
     if rewards.dim() not in (1, 2) or rewards.numel() == 0:
         raise ValueError(
             "advantages: `rewards` must have shape [rows] or [rows, length] with at least one "
             f"entry, but {tuple(rewards.shape)} was given. Flatten prompts and completions to rows "
             "and pass `groups`, the number of completions per prompt."
         )
-
-
-def checked_mask(mask: object, rewards: Tensor) -> Bool[Tensor, "rows length"] | None:
-    """Return the mask as booleans, or raise unless its shape fits to the rewards.
-
-    Without a mask all tokens count. Their number is unknown (None) if rewards are given per row.
-    """
-    shape = tuple(rewards.shape) if rewards.dim() == 2 else None
-    if mask is None:
-        return None if shape is None else torch.ones_like(rewards, dtype=torch.bool)
-    if not isinstance(mask, Tensor):
-        raise TypeError(
-            "advantages: `mask` must be a tensor [rows, length] or None, but "
-            f"{type(mask).__name__} was given."
-        )
-    is_wrong = mask.dim() != 2 or len(mask) != len(rewards)
-    if is_wrong or (shape is not None and tuple(mask.shape) != shape):
-        expected = f"({len(rewards)}, length)" if shape is None else f"{shape}"
-        raise ValueError(
-            f"advantages: `mask` must have shape {expected} to fit `rewards`, but "
-            f"{tuple(mask.shape)} was given. It marks the tokens of the completions, without the "
-            "prompt."
-        )
-    if not same_device(mask.device, rewards.device):
-        raise ValueError(
-            f"advantages: `mask` must be on {rewards.device}, where `rewards` is, but it is on "
-            f"{mask.device}."
-        )
-    return mask.bool()
-
-
-def check_extras(estimator: str, tokens: object, values: object, mask: Tensor | None) -> None:
-    """Raise unless ``tokens`` and ``values`` are what the estimator needs."""
-    for owner, name, extra, example in (
-        ("criticater", "tokens", tokens, "tokens=completion_ids"),
-        ("vineppo", "values", values, "values=prefix_values"),
-    ):
-        if estimator == owner:
-            check_per_token(extra, name, estimator, mask, example)
-        elif extra is not None:
+    if mask is None and rewards.dim() == 2:
+        mask = torch.ones_like(rewards, dtype=torch.bool)
+    given = {"mask": mask, "tokens": tokens, "values": values}
+    for owner, name in NEEDS.items():
+        if (given[name] is None) == (estimator == owner):
+            state = "missing" if given[name] is None else "given"
             raise ValueError(
-                f"advantages: `{name}` is for estimator={owner!r}, but {estimator!r} was chosen. "
-                f"Leave `{name}` out, or pass estimator={owner!r}."
+                f"advantages: `{name}` must be given with estimator={owner!r}, and with no other, "
+                f"but it is {state} with {estimator!r}."
             )
-    if isinstance(tokens, Tensor) and (tokens.is_floating_point() or tokens.is_complex()):
-        raise TypeError(
-            f"advantages: `tokens` must hold integers, but {tokens.dtype} was given. Pass the ids "
-            "of the tokens."
-        )
-    if isinstance(values, Tensor) and not values.is_floating_point():
-        raise TypeError(
-            f"advantages: `values` must hold floats, but {values.dtype} was given. Use "
-            "values.float(), with NaN at positions that have none."
-        )
-
-
-def check_per_token(
-    value: object, name: str, estimator: str, mask: Tensor | None, example: str
-) -> None:
-    """Raise unless numbers per token are given in the shape of the mask."""
-    if mask is None:
+    if mask is None and estimator in NEEDS:
         raise ValueError(
             f"advantages: `mask` must be given for estimator={estimator!r}, which has an advantage "
             "per token. Pass mask=completion_mask, or use estimator='rloo'."
         )
-    shape = tuple(mask.shape)
-    if not isinstance(value, Tensor):
+    full = rewards if rewards.dim() == 2 or mask is None else mask
+    for name, value in {"rewards": rewards, **given}.items():
+        if value is None:
+            continue
+        check_is_tensor("advantages", name, value, "[rows, length]")
+        kind = "integers" if name == "tokens" else "floats"
+        is_float = value.is_floating_point() or value.is_complex()
+        if name != "mask" and is_float != (kind == "floats"):
+            raise TypeError(
+                f"advantages: `{name}` must hold {kind}, but {value.dtype} was given. Use its "
+                "method `float()` or `long()`."
+            )
+        if name == "rewards":
+            continue
+        if value.dim() != 2 or value.shape != full.shape or len(value) != len(rewards):
+            raise ValueError(
+                f"advantages: `{name}` must have shape ({len(rewards)}, length), with the rows of "
+                f"`rewards` and the same length as the others, but {tuple(value.shape)} was given. "
+                "It has an entry for each token of the completions, without the prompt."
+            )
+        check_together("advantages", name, value, "`rewards`", rewards.device)
+    return None if mask is None else mask.bool()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The rows of every group, padded to the largest group.
+
+    Attributes:
+        rows: the numbers of the rows; 0 where a group has fewer rows than the largest one.
+        present: where ``rows`` holds a row.
+        places: where each row stands in ``rows``, flattened.
+    """
+
+    rows: Int64[Tensor, "groups size"]
+    present: Present
+    places: Int64[Tensor, " count"]
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Return values per row, ``[rows, *rest]``, by group, ``[groups, size, *rest]``."""
+        present = self.present.view(*self.present.shape, *[1] * (values.dim() - 1))
+        return torch.where(present, values[self.rows], torch.zeros_like(values[:1]))
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """Return values by group, ``[groups, size, *rest]``, per row, ``[rows, *rest]``."""
+        return values.flatten(0, 1)[self.places]
+
+
+def grouped(groups: object, count: int, device: torch.device) -> Groups:
+    """Return the groups of ``count`` rows.
+
+    ``groups`` is None (one group), a number of consecutive rows per group, or a label per row. A
+    tensor of labels is copied to the CPU.
+
+    >>> grouped(["b", "a", "b"], 3, torch.device("cpu")).rows
+    tensor([[0, 2],
+            [1, 0]])
+    """
+    if groups is None:
+        groups = count
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        check_count("advantages", "groups", groups, most=max(1, count))
+        if count % groups:
+            raise ValueError(
+                f"advantages: `groups` must divide the {count} rows of `rewards` where it is the "
+                f"number of rows per group, but {groups} was given. Pass a label per row for "
+                "groups of different sizes."
+            )
+        order = torch.arange(count, device=device)
+        rows = order.view(-1, groups)
+        return Groups(rows, torch.ones_like(rows, dtype=torch.bool), order)
+    members: dict[Hashable, list[int]] = {}
+    for row, label in enumerate(labels(groups, count)):
+        members.setdefault(label, []).append(row)
+    sizes = torch.tensor([len(rows) for rows in members.values()])
+    present = torch.arange(int(sizes.max())) < sizes.unsqueeze(-1)
+    rows = pad_sequence([torch.tensor(rows) for rows in members.values()], batch_first=True)
+    places = present.flatten().nonzero().squeeze(1)[rows[present].argsort()]
+    return Groups(rows.to(device), present.to(device), places.to(device))
+
+
+def labels(groups: object, count: int) -> list[Hashable]:
+    """Return one hashable label per row, or raise an error."""
+    has_none = getattr(groups, "shape", None) == () or getattr(groups, "is_meta", False)
+    if isinstance(groups, (bool, str)) or not hasattr(groups, "__len__") or has_none:
         raise TypeError(
-            f"advantages: `{name}` must be a tensor of shape {shape} for estimator={estimator!r}, "
-            f"but {type(value).__name__} was given. Pass {example}, or use estimator='rloo'."
+            "advantages: `groups` must be None, a number of rows per group (an int), or one label "
+            "per row (a sequence, or a tensor with numbers, not on meta), but "
+            f"{type(groups).__name__} was given."
         )
-    if tuple(value.shape) != shape:
+    # Entries of a NumPy array or of a tensor become Python values, which are hashable.
+    entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]
+    entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
+    if len(entries) != count or not all(isinstance(entry, Hashable) for entry in entries):
+        kinds = sorted({type(entry).__name__ for entry in entries})
         raise ValueError(
-            f"advantages: `{name}` must have the shape of `mask`, {shape}, but "
-            f"{tuple(value.shape)} was given."
+            f"advantages: `groups` must hold one label for each of the {count} rows of `rewards`, "
+            f"in one dimension, but it holds {len(entries)} of {kinds}. Repeat every prompt's "
+            "label for each of its completions."
         )
-    if not same_device(value.device, mask.device):
-        raise ValueError(
-            f"advantages: `{name}` must be on {mask.device}, where `rewards` is, but it is on "
-            f"{value.device}."
-        )
+    return entries
 
 
-def check_sizes(members: Groups, estimator: str, validate: bool) -> None:
-    """Raise if a group has a single row."""
-    is_single = members.present.shape[-1] < 2
-    if not is_single and can_inspect(validate, members.present):
-        is_single = bool((members.present.sum(-1) < 2).any())
-    if is_single:
-        raise ValueError(
-            f"advantages: `groups` must have at least two rows each for estimator={estimator!r}, "
-            "but one has a single row, which no others can be compared with. Sample more "
-            "completions per prompt, or use estimator='reinforce'."
-        )
+def left_out_residuals(
+    scores: Scores,
+    present: Present,
+    tokens: Int64[Tensor, "groups size length"],
+    mask: Bool[Tensor, "groups size length"],
+) -> Float[Tensor, "groups size length"]:
+    r"""Return for every row and token the score minus a prediction from the tokens before it.
+
+    The prediction is a ridge regression with an intercept. Its kernel :math:`K_t(n, m)` counts the
+    tokens before t in which rows n and m agree. It is fitted to the *other* rows of the group.
+    Leaving row n out needs no second fit:
+
+    .. math::
+        \frac{(M_t r)_n}{(M_t)_{nn}}, \qquad M_t = A_t - \frac{A_t 1 1^\top A_t}{1^\top A_t 1},
+        \qquad A_t = (K_t + 3 I)^{-1}
+
+    Before the first token :math:`K_t = 0`, and this is RLOO.
+
+    Cost: one factorisation of a matrix of the group's size per token.
+    """
+    # A row that is not present agrees with none and is not summed over.
+    ones = present.to(torch.float64).unsqueeze(1).unsqueeze(-1)  # [groups, 1, size, 1]
+    target = scores.to(torch.float64).unsqueeze(1).unsqueeze(-1) * ones
+    identity = torch.eye(scores.shape[-1], dtype=torch.float64, device=scores.device)
+    agreement = torch.zeros_like(identity).expand(scores.shape[0], *identity.shape)
+    residuals = []
+    for chunk, is_chosen in zip(tokens.split(CHUNK, -1), mask.split(CHUNK, -1), strict=True):
+        chunk, is_chosen = chunk.transpose(1, 2), is_chosen.transpose(1, 2)
+        is_equal = chunk.unsqueeze(-1) == chunk.unsqueeze(-2)
+        is_equal = is_equal & is_chosen.unsqueeze(-1) & is_chosen.unsqueeze(-2)
+        counts = is_equal.to(torch.float64).cumsum(1)  # [groups, chunk, size, size]
+        before = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, :-1]], 1)
+        factor = inverse_factor(before + agreement.unsqueeze(1) + RIDGE * identity)
+        inverse = factor.mT @ factor
+        weights = inverse @ ones
+        total = (ones * weights).sum((-1, -2), keepdim=True)
+        centred = inverse - weights @ weights.mT / total
+        residual = (centred @ target).squeeze(-1)
+        scale = centred.diagonal(dim1=-2, dim2=-1)
+        residuals.append(residual / torch.where(present.unsqueeze(1), scale, 1.0))
+        agreement = agreement + is_equal.sum(1)
+    return torch.cat(residuals, 1).transpose(1, 2).to(scores.dtype)
+
+
+def changes_of_value(
+    scores: Float[Tensor, " rows"],
+    baseline: Float[Tensor, " rows"],
+    values: Float[Tensor, "rows length"],
+    mask: Bool[Tensor, "rows length"],
+) -> Float[Tensor, "rows length"]:
+    """Return the next known value after each token minus the last known value before it.
+
+    ``values`` holds estimates of the expected score given the tokens *before* each position, NaN
+    where there is none. The value after the last known one is the score, and the value before the
+    first one is the baseline.
+    """
+    length = values.shape[-1]
+    is_known = mask & ~values.isnan()
+    known = torch.where(is_known, values, 0.0)
+    position = torch.arange(length, device=values.device).expand_as(values)
+    last = torch.where(is_known, position, -1).cummax(-1).values
+    before = known.gather(-1, last.clamp(min=0))
+    before = torch.where(last >= 0, before, baseline.unsqueeze(-1))
+    first = torch.where(is_known, position, length).flip(-1).cummin(-1).values.flip(-1)
+    beyond = torch.full_like(first[:, :1], length)
+    following = torch.cat([first[:, 1:], beyond], -1)
+    after = known.gather(-1, following.clamp(max=length - 1))
+    return torch.where(following < length, after, scores.unsqueeze(-1)) - before
