@@ -91,10 +91,6 @@ def path(name: str) -> str:
     return f"catlog.{name}" if name in vars(catlog) else f"catlog.estimators.{name}"
 
 
-def link(name: str) -> str:
-    return f"{{py:obj}}`{name} <{path(name)}>`"
-
-
 def registry(rows: list[Row]) -> str:
     """Return the table of all estimators, by family."""
     lines: list[list[str]] = []
@@ -104,7 +100,7 @@ def registry(rows: list[Row]) -> str:
             verdict = "yes" if unbiased(name, rows) else "**no**"
             reference = ESTIMATORS[name].reference
             lines.append(
-                [link(name), verdict, evidence(name, rows), derivative(name), distributions(name),
+                [f"`{name}`", verdict, evidence(name, rows), derivative(name), distributions(name),
                  cost(name), reference]
             )  # fmt: skip
     head = ("", "unbiased", "measured", "needs ∂f/∂x", "distributions", "evaluations", "reference")

@@ -7,7 +7,6 @@ from results/quality/coin_sequences.csv.
 
 from math import log
 from pathlib import Path
-from statistics import mean, stdev
 
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
@@ -115,19 +114,6 @@ def autoencoder_picture(path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def coin_rewards(rows: list[Row]) -> str:
-    """Return mean reward, its standard error, and the fraction of exact payments."""
-    lines = []
-    for name in distinct(rows, "estimator"):
-        runs = selected(rows, estimator=name)
-        rewards = [row["reward"] for row in runs]
-        reward = f"{mean(rewards):.3f} ± {stdev(rewards) / len(rewards) ** 0.5:.3f}"
-        exact = mean(row["exact"] for row in runs)
-        lines.append([name, reward, f"{min(rewards):.3f}", f"{exact:.0%}", len(runs)])
-    tokens = f"after {rows[0]['tokens']:,.0f} tokens"
-    return table([tokens, "mean reward", "least of a run", "paid exactly", "seeds"], lines)
-
-
 def sweep_times(rows: list[Row]) -> dict[str, str]:
     """Return how the cost of SCateR's sweep grows with d, and its lead over a loop."""
     numbers = {}
@@ -145,10 +131,7 @@ def sweep_times(rows: list[Row]) -> dict[str, str]:
 
 
 def values() -> dict[str, object]:
-    coins = read("quality/coin_sequences")
     return {
-        "coin_rewards": coin_rewards(coins),
-        "coin_best": f"{coins[0]['best']:.3f}",
         "subset_times": subset_times(),
         "subset_errors": subset_errors(),
         "autoencoder_losses": autoencoder_losses(read("subset/autoencoder")),

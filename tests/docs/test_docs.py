@@ -22,7 +22,8 @@ PACKAGES = (
 
 PAGES_WITH_CODE = (
     "index", "choose", "fast_functions", "structured", "black_box", "scaling", "advantages",
-    "from_storchastic", "from_tfp", "programs", "own_distribution",
+    "from_storchastic", "from_tfp", "programs", "own_distribution", "shapes", "layers", "policies",
+    "in_practice", "mixed",
 )  # fmt: skip
 
 
