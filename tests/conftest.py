@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from torch.distributions import Distribution
 
+from catlog.estimators import memorycater
+
 collect_ignore = ["no_bfloat16"]  # importing it forbids those products
 
 
@@ -32,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make torch's distributions look at no value, also those that they make themselves."""
     monkeypatch.setattr(Distribution, "_validate_args", False)
+
+
+@pytest.fixture
+def two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let MemoryCateR choose from two kernels instead of nine, to compile in less time."""
+    monkeypatch.setattr(memorycater, "WIDTHS", (2.0,))
+    monkeypatch.setattr(memorycater, "SHARES", (1e-6, 1e-3))
 
 
 @pytest.fixture(scope="module")

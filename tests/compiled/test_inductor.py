@@ -7,10 +7,16 @@ test_every_setting.py has them.
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
 
 import catlog
+from catlog.compiled import compiled_update
+from catlog.functions import FirstLayerLinear
+from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, one_of_each
 from support.compiling import check, why_not_inductor, widest
+from support.laws import bits
 
 pytestmark = [
     pytest.mark.usefixtures("own_inductor_cache"),
@@ -33,3 +39,47 @@ def test_inductor_equals_eager(E: catlog.Estimator) -> None:
 @pytest.mark.parametrize("E", estimators())
 def test_inductor_on_a_gpu(E: catlog.Estimator, dynamic: bool | None, graphs: list[int]) -> None:
     check(E, widest(E), graphs, dynamic=dynamic, options=OPTIONS, device="cuda")
+
+
+@needs_compiler
+def test_points_that_are_given() -> None:
+    """Compiled draws differ from eager ones, so x is given."""
+    network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    function = FirstLayerLinear(network, lambda out: out.squeeze(-1).exp())
+    x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=seeded())
+    logits = torch.zeros(5, 6, requires_grad=True)
+
+    def loss(logits: Tensor) -> Tensor:
+        return catlog.IndeCateR(2)(function, bits(logits), x=x)
+
+    eager, compiled = loss(logits), torch.compile(loss, fullgraph=True, dynamic=False)(logits)
+    assert_close(compiled, eager)
+    gradients = [
+        torch.autograd.grad(step.sum(), [logits, *network.parameters()])
+        for step in (compiled, eager)
+    ]
+    assert_close(*gradients)
+
+
+@needs_compiler
+def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
+    """Every update is compiled in one piece, and moves as the plain one does."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    # names of torch 2.6, which later versions take as well
+    with torch._dynamo.config.patch(cache_size_limit=2, fail_on_cache_limit_hit=True):
+        for _ in range(4):
+            moved = []
+            for compiled in (False, True):
+                torch.manual_seed(0)
+                model = nn.Linear(4, 3).double()
+                optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+                update = compiled_update(optimiser) if compiled else optimiser.step
+                for _ in range(3):
+                    optimiser.zero_grad()
+                    model(torch.ones(2, 4, dtype=torch.float64)).square().sum().backward()
+                    update()
+                moved.append(model.weight.detach())
+            assert_close(*moved, rtol=1e-4, atol=1e-6)  # compiled, steps are counted in float32
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4
+    assert not torch._dynamo.utils.counters["graph_break"]

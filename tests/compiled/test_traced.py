@@ -7,19 +7,22 @@ import pytest
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import memorycater
 from catlog.testing.settings import one_of_each, select, supports
-from support.compiling import BATCHES, LAWS, both, checked_graphs, widest
+from support.compiling import (
+    BATCHES,
+    LAWS,
+    assert_compiles_on,
+    both,
+    checked_graphs,
+    widest,
+)
+from support.structured_cases import STRUCTURED_CASES
 
-# torch's own, when it traces the autograd.Function of an estimator that learns
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let MemoryCateR choose from two kernels instead of nine, which takes a fourth of the time."""
-    monkeypatch.setattr(memorycater, "WIDTHS", (2.0,))
-    monkeypatch.setattr(memorycater, "SHARES", (1e-6, 1e-3))
+pytestmark = [
+    pytest.mark.usefixtures("two_kernels"),
+    # torch's own, when it traces the autograd.Function of an estimator that learns
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 
 
 def cases() -> Iterator[object]:
@@ -43,3 +46,42 @@ def test_batches_and_numbers_of_variables_may_change(E: catlog.Estimator) -> Non
     results = both(E, widest(E), [*BATCHES, (4, 2)], graphs, backend="eager")
     assert_close(*results, rtol=1e-12, atol=1e-12)
     assert graphs[:3] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("sampling", ["antithetic", "latin"])
+@pytest.mark.parametrize("name", ["IndeCateR", "ReinMax", "DecoupledStraightThrough"])
+def test_dependent_draws(name: str, sampling: str) -> None:
+    E = catlog.estimators.ESTIMATORS[name](3, sampling=sampling)
+    assert_close(*both(E, "bits", BATCHES, backend=checked_graphs), rtol=1e-12, atol=1e-12)
+
+
+SAMPLERS = [
+    catlog.Reinforce(2),
+    catlog.RLOO(3),
+    catlog.SCateR(2),
+    catlog.SCateR(2, suffix="common"),
+    catlog.SCateR(2, variables=2),
+    catlog.SCateR(2, categories=1),
+    catlog.estimators.RAM(2),
+    catlog.estimators.LEG(2),
+    catlog.CritiCateR(4),
+    catlog.Exact(),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "E"),
+    [
+        *(("network with a block", E) for E in SAMPLERS),
+        ("chain", catlog.SCateR(2)),
+        ("sequence, network(x, i)", catlog.SCateR(2, suffix="common")),
+        ("sequence that ends, network(x, i)", catlog.SCateR(2)),
+        *((name, catlog.SCateR(2)) for name in ("crf", "ranking", "subset")),
+        *((name, catlog.RLOO(3)) for name in ("crf", "ranking", "subset", "multinomial")),
+        ("mixture of numbers", catlog.RLOO(3)),
+        ("subset", catlog.CritiCateR(4)),
+    ],
+    ids=str,
+)
+def test_structured_distributions(name: str, E: catlog.Estimator) -> None:
+    assert_compiles_on(STRUCTURED_CASES[name], E)

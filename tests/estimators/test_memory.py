@@ -1,18 +1,21 @@
 """Estimators make no tensor that is much larger than the points that f gets, and few of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Poisson
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from catlog import Estimator, Exact, IndeCateR, SCateR
 from catlog.distributions import MarkovChain
 from catlog.estimators import ARSM, LEG, RAM, CountDifferences, DisARMTree
-from support.laws import integers
+from catlog.testing.cases import normals, seeded
+from support.laws import integers, one_hots
 
 
 def storages(values: object) -> dict[int, int]:
@@ -91,3 +94,28 @@ def test_the_sweep_over_a_chain_takes_quadratic_memory_and_time() -> None:
     """The points of twice as many variables are four times as many numbers."""
     few, many = (allocations(SCateR(chunk_size=4), chain(length)).total for length in (32, 64))
     assert many <= 4.2 * few
+
+
+@pytest.mark.parametrize(
+    "E",
+    [Exact(), IndeCateR(3), IndeCateR(2, per_variable=True), IndeCateR(3, variables=2)],
+    ids=repr,
+)
+def test_chunks_have_the_stated_number_of_rows_and_the_same_sum(E: Estimator) -> None:
+    for chunk_size in (1, 4, 7, 30):
+        results, rows = [], []
+        for chunked in (E, replace(E, chunk_size=chunk_size)):
+            logits = normals(2, 3, 3).requires_grad_()
+            seen: list[int] = []
+
+            def f(x: Tensor, seen: list[int] = seen) -> Tensor:
+                seen.append(len(x))
+                points = x.double().flatten(2)
+                return (points * torch.arange(1.0, 1 + points.shape[-1])).sum(-1).sin()
+
+            value = chunked(f, one_hots(logits), generator=seeded())
+            results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
+            rows.append(seen if isinstance(E, Exact) else seen[1:])  # the first are the draws
+        assert_close(*results, rtol=0, atol=1e-12)
+        assert sum(rows[0]) == sum(rows[1])
+        assert max(rows[1]) <= max(1, chunk_size // 2)

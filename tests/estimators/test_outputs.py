@@ -1,12 +1,8 @@
 """Functions with many outputs: structured distributions, tables, compiled, divided, in a pool."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 import catlog
 from catlog.core.categories import Kind
@@ -17,70 +13,27 @@ from catlog.testing.cases import Case, normals, seeded
 from catlog.testing.settings import select
 from support.gradients import assert_same
 from support.laws import integers
+from support.structured_cases import STRUCTURED_CASES
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
 }
 
 
-def chain(theta: Tensor) -> Distribution:
-    return catlog.distributions.MarkovChain(theta[:, 0], theta, length=3)
+CASES = ["chain", "sequence of different sizes, network(x, i)", "sequence, step", "crf"]
+CASES += ["masked subset", "ranking of the first two"]
 
 
-def sequence(theta: Tensor) -> Distribution:
-    """A network of a batch of two contexts, which looks at the shape of what it is given."""
-
-    def network(x: Tensor, i: int) -> Tensor:
-        assert x.shape[1:] == (2, 3)
-        seen = one_hot(x[..., :i], 3).sum(-2).double()
-        return theta[:, i] + torch.einsum("...bk,bkj->...bj", seen, theta)
-
-    return catlog.distributions.Autoregressive(network, [3, 3, 3], (2,), dtype=torch.float64)
-
-
-class Recurrent:
-    """A network with a state ``[rows, 2, 3]``."""
-
-    def __init__(self, theta: Tensor) -> None:
-        self.theta = theta
-
-    def start(self, lead: torch.Size) -> Tensor:
-        assert len(lead) == 2
-        return torch.zeros((*lead, 3), dtype=torch.float64)
-
-    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        if previous is not None:
-            state = (state + one_hot(previous, 3)).tanh()
-        return torch.einsum("...bk,bkj->...bj", state, self.theta) + self.theta[:, i], state
-
-
-def recurrent(theta: Tensor) -> Distribution:
-    return catlog.distributions.Autoregressive(
-        Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64
-    )
-
-
-def subset(theta: Tensor) -> Distribution:
-    return catlog.distributions.Subset(theta[:, 0], torch.tensor([1, 2]))
-
-
-def ranking(theta: Tensor) -> Distribution:
-    return catlog.distributions.PlackettLuce(theta[:, 0])
-
-
-def crf(theta: Tensor) -> Distribution:
-    return catlog.distributions.LinearChainCRF(theta, theta)
-
-
-@pytest.mark.parametrize("distribution", [chain, sequence, recurrent, subset, ranking, crf])
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("E", STRUCTURED.values(), ids=STRUCTURED.keys())
-def test_every_output_equals_a_call_of_its_own(
-    E: Estimator, distribution: Callable[[Tensor], Distribution]
-) -> None:
-    def features(x: Tensor) -> Tensor:
-        return torch.cat([x, x.square()], -1).double()
+def test_every_output_equals_a_call_of_its_own(E: Estimator, name: str) -> None:
+    given = STRUCTURED_CASES[name]
 
-    case = Case("structured", normals(3, 3, seed=1), distribution, torch.empty(0), features)
+    def features(x: Tensor) -> Tensor:
+        x = x.double()
+        return torch.cat([x.cumsum(-1), x, x.square()], -1)[..., :6]
+
+    case = Case("structured", given.theta, given.distribution, given.points, features)
     battery.test_every_output_equals_a_call_of_its_own(E, case, (3,))
 
 

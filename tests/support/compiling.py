@@ -15,6 +15,7 @@ import catlog
 from catlog.distributions import Categoricals
 from catlog.testing.settings import supports
 from support.laws import KINDS
+from support.structured_cases import StructuredCase
 
 LAWS = KINDS | {"mixed": lambda logits: Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]])}
 BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
@@ -153,3 +154,14 @@ def assert_compiles(
         gradients = torch.autograd.grad(value.sum(), [theta, *parameters])
         results.append([value.detach(), *gradients])
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
+def assert_compiles_on(case: StructuredCase, E: catlog.Estimator) -> None:
+    """Check that an estimate on a structured distribution compiles."""
+
+    def f(x: Tensor) -> Tensor:
+        x = x.double()
+        return (x * torch.arange(1.0, 1 + x.shape[-1], dtype=torch.float64)).sum(-1).sin()
+
+    theta = case.theta.clone().requires_grad_()
+    assert_compiles(lambda theta: E(f, case.distribution(theta)), theta)
