@@ -1,6 +1,8 @@
 """Which estimator `catlog.sample` should have by default: seven models, equal CPU time.
 
-    python -m benchmarks.sampling_layers    # a quarter of an hour; results/quality/sampling_layers.csv
+    python -m benchmarks.sampling_layers    # a quarter of an hour
+
+writes results/quality/sampling_layers.csv.
 
 Every model is trained on one thread for so many CPU seconds of steps (evaluation is outside the
 clock), by every estimator, with three seeds that chose nothing. `quality` is what the model is for,
