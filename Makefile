@@ -98,10 +98,10 @@ NEWEST := 2.15.0
 test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## tests with the oldest and the newest PyTorch
 	for version in $(OLDEST) $(NEWEST); do \
 		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default \
-			tests/estimators/test_compile.py tests/compiled/test_inductor.py \
+			tests/contract/test_compile.py tests/compiled/test_inductor.py \
 			src/catlog/testing/test_battery.py tests/package/test_import.py || exit 1; \
 		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default -k compil \
-			tests/distributions tests/functions tests/estimators --ignore=tests/estimators/test_compile.py \
+			tests/distributions tests/functions tests/estimators tests/contract --ignore=tests/contract/test_compile.py \
 			tests/language_models/test_advantages.py tests/diagnostics/test_advise.py || exit 1; \
 	done
 

@@ -267,7 +267,7 @@ CAPTURED = [  # torch's Multinomial copies its number of draws to the GPU when i
 def test_a_training_step(name: str, E: catlog.Estimator, compile: bool, device: str) -> None:
     """A whole step, captured on a GPU: it draws again at every replay, and the loss falls."""
     if compile and device == "cpu":
-        pytest.skip("tests/estimators/test_compile.py compiles on a CPU")
+        pytest.skip("tests/contract/test_compile.py compiles on a CPU")
     torch._dynamo.reset()
     torch.manual_seed(0)
     theta = nn.Parameter(logits().float().to(device))

@@ -2,7 +2,7 @@
 
 Right means: the shape of the batch, a finite value within the range of f (where the estimator
 promises one), finite gradients in q and in f, and no impossible point shown to f. (Invalid calls
-are in test_errors.py.) ``CATLOG_FUZZ=5000 pytest tests/estimators/test_fuzz.py`` tries more.
+are in test_errors.py.) ``CATLOG_FUZZ=5000 pytest tests/contract/test_fuzz.py`` tries more.
 """
 
 import os
