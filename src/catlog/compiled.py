@@ -18,6 +18,7 @@ from .core.left_alone import left_alone, modules_of
 # Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
 # GPU's threads idle.
 OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
+AUTOTUNE: dict[str, bool | int | str | Callable[..., Any]] = {"max_autotune": True}
 
 
 class Graph(Protocol):
@@ -130,9 +131,11 @@ class CompiledStep:
         compile: bool | None = None,
         estimator: object = None,
         group: Any = None,
+        autotune: bool = False,
         warmup: int = 3,
     ) -> None:
         _check(loss, optimiser, compile)
+        check_flag("compiled_step", "autotune", autotune)
         self.loss = loss
         self.optimiser = optimiser
         # Only one that corrects seldom has two kinds of calls.
@@ -140,6 +143,7 @@ class CompiledStep:
         if getattr(estimator, "every", 1) > 1:
             self.estimator = cast(SeldomCorrecting, estimator)
         self.compile = compile
+        self.options = OPTIONS | AUTOTUNE if autotune else OPTIONS
         self.group = group
         self.warmup = warmup
         self.mode: str | None = None
@@ -215,7 +219,7 @@ class CompiledStep:
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
             mean = _with_code_copy(self._mean)
-            self._run = torch.compile(mean, fullgraph=True, dynamic=False, options=OPTIONS)
+            self._run = torch.compile(mean, fullgraph=True, dynamic=False, options=self.options)
         self._plain_mode = "compiled" if compiles else "eager"
         self.why = why_not_captured(self.optimiser, devices)
         if not self.why:
@@ -476,6 +480,7 @@ def compiled_step(
     compile: bool | None = None,
     estimator: object = None,
     group: Any = None,
+    autotune: bool = False,
 ) -> CompiledStep:
     """Return a training step that is as fast as the device allows.
 
@@ -506,9 +511,15 @@ def compiled_step(
     step with its part of the batch (equally large parts), and the gradients are averaged before the
     update. Start all ranks with the same parameters.
 
+    ``autotune`` lets the compiler time several kernels for every matrix product. The first call
+    takes about a minute longer, and steps of small models become about a tenth shorter. Products in
+    TF32 save more: ``torch.set_float32_matmul_precision("high")``.
+
     >>> theta = torch.nn.Parameter(torch.zeros(2))
     >>> step = compiled_step(lambda x: (theta - x).square().sum(), torch.optim.SGD([theta], 0.5))
     >>> float(step(torch.ones(2))), theta.tolist(), step.mode
     (2.0, [1.0, 1.0], 'eager')
     """
-    return CompiledStep(loss, optimiser, compile=compile, estimator=estimator, group=group)
+    return CompiledStep(
+        loss, optimiser, compile=compile, estimator=estimator, group=group, autotune=autotune
+    )
