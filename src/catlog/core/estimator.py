@@ -12,7 +12,9 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Self,
     TypeVar,
+    cast,
     dataclass_transform,
     get_args,
     get_type_hints,
@@ -137,7 +139,7 @@ class Estimator(Generic[Q]):
 
     __repr__ = label
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, frozen: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
             factors = get_args(base)
@@ -146,8 +148,11 @@ class Estimator(Generic[Q]):
                 cls.accepts = frozenset().union(*(factors.kinds for factors in classes))
                 if "supports" not in cls.__dict__:
                     cls.supports = cls.accepts
-        if not issubclass(cls, nn.Module):
-            dataclass(frozen=True, repr=False)(cls)
+        is_module = issubclass(cls, nn.Module)  # which changes, and is equal to itself alone
+        dataclass(frozen=frozen and not is_module, eq=not is_module, repr=False)(cls)
+        for field in fields(cls) if is_module else ():  # type: ignore[arg-type]
+            if field.name in cls.__dict__:  # a default there would hide a network of an instance
+                delattr(cls, field.name)
 
     def __post_init__(self) -> None:
         self.check_settings({field.name: getattr(self, field.name) for field in fields(self)})  # type: ignore[arg-type]
@@ -240,16 +245,25 @@ class Estimator(Generic[Q]):
         return count
 
 
-class Learner(Estimator[Q], nn.Module):
+@dataclass_transform(eq_default=False)
+class Learner(Estimator[Q], nn.Module, frozen=False):
     """An estimator that learns: an ``nn.Module``.
+
+    Its settings are annotated class attributes, too. Parameters, buffers and modules of its own are
+    made in ``__post_init__``, after ``super().__post_init__()``.
 
     One with parameters returns an ``objective``, and ``backward`` fills their ``grad``. Give
     ``E.parameters()`` to a separate optimiser. One with buffers updates them by
     :func:`catlog.core.learning.write`, in training mode.
     """
 
+    def __new__(cls, *settings: Any, **named: Any) -> Self:
+        learner = super().__new__(cls)
+        nn.Module.__init__(learner)  # before the settings: a network is one
+        return learner
+
     forward = Estimator.__call__
-    __call__: Callable[..., Tensor] = nn.Module.__call__
+    __call__ = cast(Callable[..., Tensor], nn.Module.__call__)
 
 
 def _annotations(cls: type) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Score-function estimators with a control variate made from derivatives of f."""
 
+from dataclasses import KW_ONLY
 from math import log
 from typing import NamedTuple
 
@@ -444,19 +445,14 @@ class RELAX(Learner[RelaxableFactors]):
     torch.Size([8, 3])
     """
 
+    samples: int = 1
+    _: KW_ONLY
+    network: nn.Module | None = None
+    temperature: Positive = 1.0
+
     many_outputs = False
     why_one_output = ONE_CONTROL
     reference = "Grathwohl et al. 2018"
-
-    def __init__(
-        self, samples: int = 1, *, network: nn.Module | None = None, temperature: Positive = 1.0
-    ) -> None:
-        super().__init__()
-        self.check_settings({"samples": samples, "network": network, "temperature": temperature})
-        check_temperature("RELAX", temperature)
-        self.samples = samples
-        self.network = network
-        self.temperature = temperature
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         check_module_device(self, q.device)

@@ -10,13 +10,14 @@ Points are one-hot, ``[critics, points, d k]``. The two parts of a critic, smoot
 kept apart.
 """
 
+from dataclasses import KW_ONLY
 from itertools import accumulate, product
 from math import exp
 from operator import mul
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..core.categories import integers
@@ -91,50 +92,33 @@ class MemoryCateR(Learner[IndependentFactors]):
     (True, 8)
     """
 
+    samples: int = 16
+    _: KW_ONLY
+    size: Count = 256
+    critics: Count = 1
+    max_variables: Count = 64
+
     many_outputs = False
     why_one_output = "it remembers one value per point"
     least_samples = 2
     too_few = "One draw has no others to leave out."
     reference = "this library"
 
-    def __init__(
-        self,
-        samples: int = 16,
-        *,
-        size: Count = 256,
-        critics: Count = 1,
-        max_variables: Count = 64,
-    ) -> None:
-        super().__init__()
-        settings = {"samples": samples, "size": size, "critics": critics}
-        self.check_settings({**settings, "max_variables": max_variables})
-        self.samples = samples
-        self.size = size
-        self.critics = critics
-        self.max_variables = max_variables
-        empty = torch.zeros(critics, size, dtype=torch.float64)
-        for name, buffer in {
-            "points": torch.full((critics, size, max_variables), -1),  # category numbers, then -1
-            "values": empty,
-            # The call at which a point was last seen; 0: no point.
-            "age": torch.zeros(critics, size, dtype=torch.int64),
-            "clock": torch.ones(1, dtype=torch.int64),
-            "weight": empty.unsqueeze(1).repeat(1, 2, 1),
-            "rho": torch.ones_like(empty[:, :1]).repeat(1, 2),
-            # Normal equations of alpha and beta: the matrix, and the right-hand side less the
-            # matrix times (1, 1).
-            "gram": torch.zeros(2, 2, dtype=torch.float64),
-            "excess": torch.zeros(2, dtype=torch.float64),
-        }.items():
-            self.register_buffer(name, buffer)
-        self.points: Tensor
-        self.values: Tensor
-        self.age: Tensor
-        self.clock: Tensor
-        self.weight: Tensor
-        self.rho: Tensor
-        self.gram: Tensor
-        self.excess: Tensor
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        slots = self.critics, self.size
+        # Category numbers, then -1.
+        self.points = nn.Buffer(torch.full((*slots, self.max_variables), -1))
+        self.values = nn.Buffer(torch.zeros(slots, dtype=torch.float64))
+        # The call at which a point was last seen; 0: no point.
+        self.age = nn.Buffer(torch.zeros(slots, dtype=torch.int64))
+        self.clock = nn.Buffer(torch.ones(1, dtype=torch.int64))
+        self.weight = nn.Buffer(torch.zeros(self.critics, 2, self.size, dtype=torch.float64))
+        self.rho = nn.Buffer(torch.ones(self.critics, 2, dtype=torch.float64))
+        # Normal equations of alpha and beta: the matrix, and the right-hand side less the matrix
+        # times (1, 1).
+        self.gram = nn.Buffer(torch.zeros(2, 2, dtype=torch.float64))
+        self.excess = nn.Buffer(torch.zeros(2, dtype=torch.float64))
 
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
         check_module_device(self, q.device)

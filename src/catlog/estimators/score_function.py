@@ -287,15 +287,16 @@ class NVIL(Learner[Factors]):
     True
     """
 
+    samples: int = 1
+    _: KW_ONLY
+    network: nn.Module | None = None
+
     many_outputs = False
     why_one_output = "it learns one baseline of f"
     reference = "Mnih & Gregor 2014"
 
-    def __init__(self, samples: int = 1, *, network: nn.Module | None = None) -> None:
-        super().__init__()
-        self.check_settings({"samples": samples, "network": network})
-        self.samples = samples
-        self.network = network
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.centre = nn.Parameter(torch.zeros(()))
 
     def estimate(
@@ -354,10 +355,8 @@ class MovingAverageBaseline(nn.Module):
         self.decay = decay
         # Shape [1], not []: torch.compile takes a 0-d float64 tensor for a number and does not
         # write to it.
-        self.register_buffer("mean", torch.zeros(1))
-        self.register_buffer("weight", torch.zeros(1))
-        self.mean: Tensor
-        self.weight: Tensor
+        self.mean = nn.Buffer(torch.zeros(1))
+        self.weight = nn.Buffer(torch.zeros(1))
 
     def forward(self, values: Tensor) -> Tensor:
         check_module_device(self, values.device, "baseline")

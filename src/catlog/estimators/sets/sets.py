@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
@@ -217,29 +217,21 @@ class MAPO(Learner[Factors]):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
+    samples: int = 2
+    _: KW_ONLY
+    size: Count = 4
+    maximise: bool = True
+    clip: Annotated[float, Range(0, 1, below=True)] = 0.0
+    max_variables: Count = 64
+
     many_outputs = False
     why_one_output = "it remembers the points where one output is high"
     reference = "Liang et al. 2018"
 
-    def __init__(
-        self,
-        samples: int = 2,
-        *,
-        size: Count = 4,
-        maximise: bool = True,
-        clip: Annotated[float, Range(0, 1, below=True)] = 0.0,
-        max_variables: Count = 64,
-    ) -> None:
-        super().__init__()
-        settings = {"size": size, "samples": samples, "maximise": maximise, "clip": clip}
-        self.check_settings({**settings, "max_variables": max_variables})
-        self.size = size
-        self.samples = samples
-        self.maximise = maximise
-        self.clip = clip
-        self.max_variables = max_variables
-        self.register_buffer("memory", torch.full((size, max_variables), -1))
-        self.memory: Int64[Tensor, "size max_variables"]  # category numbers, then -1
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Category numbers, then -1.
+        self.memory = nn.Buffer(torch.full((self.size, self.max_variables), -1))
 
     @property
     def unbiased(self) -> bool:
