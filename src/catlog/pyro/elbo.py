@@ -1,35 +1,36 @@
 """The evidence lower bound of a model and a guide of Pyro, with an estimator per discrete site."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any, Literal, get_args
 
 import pyro.infer
 import torch
+from jaxtyping import Float
 from pyro.infer.enum import get_importance_trace
 from pyro.infer.util import is_validation_enabled, torch_backward, torch_item
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ..core.categories import Kind
 from ..core.checks import check_choice, check_count
 from ..core.estimator import Estimator
 from ..estimators import IndeCateR
 from .runs import (
+    OWNER,
     Node,
-    Plate,
     Program,
     Programs,
     batch_shape,
     drawn,
+    has_rows,
     log_prob,
     plates,
     with_dimensions,
 )
-from .sites import GuideSites, Layout, form_of, independent, layout, table
-from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
-from .vectorisation import OWNER, ChangedSiteError
+from .sites import GuideSites, JointSites, check_estimator, discrete_sites
+from .structure import Chain, Group, Structure, discover, signature
+from .vectorisation import ChangedSiteError
 
 Noise = Literal["shared", "stratified"]
 
@@ -134,7 +135,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         check_choice(OWNER, "noise", noise, get_args(Noise))
         self.estimator = estimator
         self.noise = noise
-        self._known: tuple[Any, Structure] | None = None
+        self._known: tuple[tuple[Program, Program], Structure] | None = None
 
     def differentiable_loss(
         self, model: Program, guide: Program, *args: Any, **kwargs: Any
@@ -148,8 +149,6 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
         key = (model, guide)
-        if self._known is not None and self._known[0][0] != key:
-            self._known = None
         runs = self.num_particles
         if self.vectorize_particles:
             runs = 1
@@ -175,51 +174,26 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
 
     def _estimate(self, programs: Programs, key: tuple[Program, Program]) -> Tensor:
-        """Return one estimate of the ELBO, a scalar."""
-        nodes = self._first_run(programs)
-        structure = self._structure(programs, nodes, key)
-        try:
-            return _Estimate(programs, structure, nodes, self.noise).total()
-        except ChangedSiteError:
-            self._known = None
-            structure = self._structure(programs, nodes, key)
-            return _Estimate(programs, structure, nodes, self.noise).total()
+        """Return one estimate of the ELBO, a scalar.
 
-    def _first_run(self, programs: Programs) -> dict[str, Node]:
-        """Run the guide, and forget what depends on what if a site depends on more than it did.
-
-        Sites that none depended on have two equal rows in this run. So a new dependence shows in
-        the shape of a site, or fails where it is control flow.
-        """
-        if self._known is not None:
-            try:
-                structure = self._known[1]
-                nodes = programs.run_guide({}, structure.childless)
-                if not any(_has_rows(node, programs.nesting) for node in nodes.values()):
-                    return nodes
-            except Exception:
-                pass
-            self._known = None
-        return programs.run_guide({})
-
-    def _structure(
-        self, programs: Programs, nodes: dict[str, Node], key: tuple[Program, Program]
-    ) -> Structure:
-        """Return what depends on what, found at the first step and whenever the guide changes.
-
+        What depends on what is found at the first step, and whenever a site depends on more.
         ``key`` is the model and the guide, without a plate for particles.
         """
-        known = (key, signature(nodes, self.estimator))
-        if self._known is None or self._known[0] != known:
-            validate = is_validation_enabled()
-            self._known = (known, discover(programs, nodes, self.estimator, validate))
-        return self._known[1]
 
-
-def _has_rows(node: Node, dims: int) -> bool:
-    """Return whether a site has several rows to the left of so many dimensions."""
-    shape = batch_shape(node)
-    return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
+        known, structure = self._known or (None, None)
+        structure = structure if known == key else None
+        nodes = structure.run_guide(programs) if structure is not None else None
+        if structure is None or nodes is None:
+            structure, nodes = None, programs.run_guide({})
+        if structure is None or structure.signature != signature(nodes, self.estimator):
+            structure = discover(programs, nodes, self.estimator, is_validation_enabled())
+        try:
+            total = _Estimate(programs, structure, nodes, self.noise).total()
+        except ChangedSiteError:
+            structure = discover(programs, nodes, self.estimator, is_validation_enabled())
+            total = _Estimate(programs, structure, nodes, self.noise).total()
+        self._known = (key, structure)
+        return total
 
 
 def _check_support(x: Tensor, form: Kind, group: Group) -> None:
@@ -250,166 +224,107 @@ class _Estimate:
         self.structure = structure
         self.nodes = nodes
         self.discrete = set(discrete_sites(nodes))
+        self.dims = range(-programs.nesting, 0)  # of plates
 
     def total(self) -> Tensor:
         """Return the ELBO."""
-        self._check_parents()
-        nodes, coupled = self.nodes, self.structure.coupled
-        fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
-        total = torch.zeros(())
-        for name in self.structure.guide_sites:
-            total = total - log_prob(nodes[name]).sum()
-        if self.structure.model_sites:
-            sites = self._model(nodes, fixed)
-            total = total + sum(log_prob(sites[name]).sum() for name in self.structure.model_sites)
-        for chain in self.structure.chains:
-            total = total + self._expectation(chain, nodes, fixed, torch.Size()).sum()
-        return total
-
-    def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
-        """Run the model with the values of the guide's sites."""
-        sites = self.programs.run_model({**drawn(nodes), **values})
-        for name in sites.keys() ^ self.structure.model_dims.keys():
-            raise ChangedSiteError("model", name)
-        return sites
+        structure = self.structure
+        terms = self._terms(structure, self.nodes)
+        for chain in structure.chains:
+            terms.append(self._expectation(chain, self.nodes, torch.Size()))
+        return sum((term.sum() for term in terms), torch.zeros(()))
 
     def _expectation(
-        self, chain: Chain, nodes: dict[str, Node], values: dict[str, Tensor], rows: torch.Size
-    ) -> Tensor:
-        """Return the expectation over a chain of groups, ``[*rows, *plates]``.
+        self, chain: Chain, nodes: Mapping[str, Node], rows: torch.Size
+    ) -> Float[Tensor, "*rows_and_plates"]:
+        """Return the expectation over a chain of groups, given the guide's sites.
 
-        Plates that the first group does not keep have size 1. ``nodes`` are the guide's sites and
-        ``values`` their values, both with the rows of earlier groups.
+        ``rows`` are those of earlier groups. Plates that the first group does not keep have size 1.
         """
-        group = chain[0]
-        sizes = plates(nodes[group.sites[0]])
-        batch = rows + self._plates(group, sizes)
-        joint = {plate[1]: sizes[plate] for plate in group.joint}
-        layouts = [layout(nodes[name]["fn"], joint) for name in group.sites]
-        form = form_of(layouts, group.is_ordered)
+        group, later = chain[0], chain[1:]
+        sizes = {plate[1]: size for plate, size in plates(nodes[group.sites[0]]).items()}
+        joint = {dim: sizes[dim] for _, dim in group.joint}
+        kept = torch.Size(sizes[dim] if dim in group.kept_dims else 1 for dim in self.dims)
+        fixed = {
+            name: value
+            for name, value in drawn(nodes).items()
+            if name not in self.structure.coupled
+        }
 
-        def with_points(x: Tensor) -> dict[str, Tensor]:
-            split = x.split([site.variables for site in layouts], -1 - (form == Kind.ONE_HOT))
-            return values | {
-                name: site.value(part, form)
-                for name, site, part in zip(group.sites, layouts, split, strict=True)
-            }
+        def sites_of(run: Mapping[str, Node]) -> JointSites:
+            return JointSites({name: run[name] for name in group.sites}, joint, group.is_ordered)
+
+        sites = sites_of(nodes)
 
         def f(x: Tensor) -> Tensor:
-            _check_support(x, form, group)
-            points = with_points(x)
-            lead = x.shape[:1] + rows
-            inner = self._guide(group, points, len(lead)) if group.children else nodes
-            inner = {
-                name: {**node, "value": points[name]} if name in points else node
-                for name, node in inner.items()
-            }
-            estimate = self._terms(chain, inner, points, lead)
-            if len(chain) > 1:
-                later = self._expectation(chain[1:], inner, points, lead)
-                estimate = estimate + self._summed(later, group)
-            return estimate
+            _check_support(x, sites.form, group)
+            values, lead = sites.values(x), x.shape[:1] + rows
+            if group.has_children:
+                inner = self.programs.run_guide(fixed | values)
+            else:
+                points = {name: {**nodes[name], "value": x} for name, x in values.items()}
+                inner = {**nodes, **points}
+            terms = self._terms(group, inner, chain, len(lead))
+            if later:
+                terms.append(self._expectation(later, inner, lead))
+            total = terms[0].new_zeros(lead + kept)
+            return sum((self._summed(term, group) for term in terms), total)
 
         # It estimates later groups, or draws the noise of continuous sites.
-        f.is_noisy = len(chain) > 1 or bool(self.programs.unshared)  # type: ignore[attr-defined]
-        q = self._distribution(group, nodes, with_points, layouts, joint, batch)
-        return group.estimator(f, q)
-
-    def _guide(self, group: Group, points: Mapping[str, Tensor], levels: int) -> dict[str, Node]:
-        """Run the guide with points of a group, which only its children may depend on."""
-        nodes = self.programs.run_guide(points)
-        for name, node in nodes.items():
-            dims = len(batch_shape(self.nodes[name])) if name in self.nodes else 0
-            if name not in group.children and self._has_newest_rows(node, levels, dims):
-                raise ChangedSiteError("guide", name)
-        return nodes
-
-    def _has_newest_rows(self, node: Node, levels: int, dims: int) -> bool:
-        """Return whether a site, which has ``dims`` dimensions without rows, has the newest ones.
-
-        An estimator may evaluate a single row, which only the number of dimensions shows.
-        """
-        shape, dim = batch_shape(node), self.programs.nesting + levels
-        return len(shape) >= dim and (shape[-dim] > 1 or len(shape) > dims)
-
-    def _check_parents(self) -> None:
-        """Raise if a site depends on another one of its group that is not among its parents."""
-        values = {name: self.nodes[name]["value"] for name in self.discrete}
-        for group in (group for chain in self.structure.chains for group in chain):
-            for sites, free in group.nonparents if group.is_ordered else []:
-                nodes = self.programs.run_guide(values, sites)
-                for name in free:
-                    if _has_rows(nodes[name], self.programs.nesting):
-                        raise ChangedSiteError("guide", name)
-
-    def _plates(self, group: Group, sizes: Mapping[Plate, int]) -> torch.Size:
-        """Return the sizes of the plate dimensions, 1 where the group does not keep a plate."""
-        kept = {plate[1]: sizes[plate] for plate in group.kept}
-        return torch.Size([kept.get(dim, 1) for dim in range(-self.programs.nesting, 0)])
-
-    def _distribution(
-        self,
-        group: Group,
-        nodes: Mapping[str, Node],
-        with_points: Callable[[Tensor], dict[str, Tensor]],
-        layouts: list[Layout],
-        joint: dict[int, int],
-        batch: torch.Size,
-    ) -> Distribution:
-        """Return the distribution of the group's sites given those of earlier groups."""
-
-        def tables(sites: Mapping[str, Node], shape: torch.Size) -> list[Tensor]:
-            return [table(sites[name]["fn"], joint, shape) for name in group.sites]
-
+        f.is_noisy = bool(later or self.programs.unshared)  # type: ignore[attr-defined]
         if not group.is_ordered:
-            return independent(tables(nodes, batch), layouts)
+            return group.estimator(f, sites.independent(rows + kept))
 
-        def conditionals(x: Tensor) -> list[Tensor]:
-            return tables(self.programs.run_guide(with_points(x)), x.shape[:-1])
+        def tables(x: Tensor) -> list[Tensor]:
+            run = self.programs.run_guide(fixed | sites.values(x))
+            return sites_of(run).tables(x.shape[:-1])
 
-        first = table(nodes[group.sites[0]]["fn"], joint, batch)
-        sizes = [(site.k,) * site.variables for site in layouts]
-        return GuideSites(conditionals, sizes, group.parents, batch, first.dtype, first.device)
+        return group.estimator(f, GuideSites(sites, tables, group.parents, rows + kept))
 
     def _terms(
-        self, chain: Chain, nodes: dict[str, Node], values: Mapping[str, Tensor], rows: torch.Size
-    ) -> Tensor:
-        """Return the log-probabilities that depend on the first group and on no later one.
+        self,
+        dependent: Group | Structure,
+        nodes: Mapping[str, Node],
+        chain: Chain = (),
+        levels: int = 0,
+    ) -> list[Tensor]:
+        """Return the log-probabilities of the sites of a group, or of those that depend on none.
 
         The guide's score has mean zero, so it is left out for discrete sites.
         """
-        group = chain[0]
         terms = []
-        for name in group.guide_sites:
+        for name in dependent.guide_sites:
             term = -log_prob(nodes[name])
             terms.append(term.detach() if name in self.discrete else term)
-        if group.model_sites:
-            sites = self._model(nodes, values)
-            self._check_structure(chain, sites, len(rows))
-            terms += [log_prob(sites[name]) for name in group.model_sites]
-        shape = rows + self._plates(group, plates(nodes[group.sites[0]]))
-        total = terms[0].new_zeros(shape)
-        for term in terms:
-            total = total + self._summed(term, group)
-        return total
+        if dependent.model_sites:
+            sites = self.programs.run_model(drawn(nodes))
+            self._check_model(sites, chain, levels)
+            terms += [log_prob(sites[name]) for name in dependent.model_sites]
+        return terms
 
-    def _check_structure(self, chain: Chain, sites: Mapping[str, Node], levels: int) -> None:
-        """Raise if a model site has newest rows that it should not have, or lost a kept plate."""
+    def _check_model(self, sites: Mapping[str, Node], chain: Chain, levels: int) -> None:
+        """Raise if a site has newest rows that it should not have, or lost a kept plate.
+
+        An estimator may evaluate a single row, which only the number of dimensions shows.
+        """
+        for name in sites.keys() ^ self.structure.model_dims.keys():
+            raise ChangedSiteError("model", name)
         dependent = frozenset(name for group in chain for name in group.model_sites)
-        for name, site in sites.items():
+        newest = self.programs.nesting + levels
+        for name, site in sites.items() if chain else ():
+            shape = batch_shape(site)
             if name in dependent:
                 is_changed = not chain[0].kept <= plates(site).keys()
             else:
                 dims = self.structure.model_dims[name]
-                is_changed = self._has_newest_rows(site, levels, dims)
-                is_constant = name in self.structure.model_sites
-                is_changed |= is_constant and _has_rows(site, self.programs.nesting)
+                is_changed = len(shape) >= newest and (shape[-newest] > 1 or len(shape) > dims)
+                if name in self.structure.model_sites:
+                    is_changed |= has_rows(shape, self.programs.nesting)
             if is_changed:
                 raise ChangedSiteError("model", name)
 
     def _summed(self, term: Tensor, group: Group) -> Tensor:
         """Return the sum over all plates that the group does not keep, as dimensions of size 1."""
         term = with_dimensions(term, self.programs.nesting, 0)
-        kept = {dim for _, dim in group.kept}
-        dims = [dim for dim in range(-self.programs.nesting, 0) if dim not in kept]
+        dims = [dim for dim in self.dims if dim not in group.kept_dims]
         return term.sum(dims, keepdim=True) if dims else term

@@ -19,6 +19,7 @@ from torch.distributions import Distribution, MultivariateNormal, TransformedDis
 
 from ..core.factors import base_distribution
 
+OWNER = "catlog.pyro.ELBO"
 Node = dict[str, Any]  # a site of a trace
 Program = Callable[..., Any]
 Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
@@ -146,7 +147,7 @@ def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
         return _of_uniforms(fn, uniforms)
     except NotImplementedError:
         raise NotImplementedError(
-            f"catlog.pyro.ELBO: the guide's continuous site {name!r} depends on discrete sites, "
+            f"{OWNER}: the guide's continuous site {name!r} depends on discrete sites, "
             f"and its distribution {type(base_distribution(fn)).__name__} has no `icdf`, by which "
             "it would get the same noise in all rows. Use Normal, MultivariateNormal, Laplace, "
             "Uniform, a transformation of these or Delta there, or draw it before the discrete "
@@ -208,6 +209,11 @@ def batch_shape(node: Node) -> torch.Size:
     factors = (node["scale"], node["mask"])
     shapes = [factor.shape for factor in factors if isinstance(factor, Tensor)]
     return torch.broadcast_shapes(getattr(node["fn"], "batch_shape", ()), *shapes)
+
+
+def has_rows(shape: torch.Size, dims: int) -> bool:
+    """Return whether a shape has several rows to the left of this number of dimensions."""
+    return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
 
 
 def plates(node: Node) -> dict[Plate, int]:

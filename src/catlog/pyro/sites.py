@@ -1,14 +1,13 @@
 """Discrete sites as one distribution, and points of that distribution as values of the sites."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from pyro.distributions import MaskedDistribution
+from pyro.distributions import MaskedDistribution, Unit
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -21,11 +20,14 @@ from torch.distributions import (
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
+from ..core.estimator import Estimator
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
 from ..core.view import converted
 from ..core.view import view as view_of
 from ..distributions import Categoricals
+from ..estimators import Exact
+from .runs import OWNER, Node, with_dimensions
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 
@@ -56,94 +58,152 @@ def law(distribution: Any) -> Any:
     return converted(unmasked(distribution))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the variables of a discrete site stand.
+def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
+    """Return the guide's discrete sites, or raise an error that names a site of another kind."""
+    names = []
+    for name, node in nodes.items():
+        kind = type(base_distribution(node["fn"])).__name__
+        if isinstance(node["fn"], Unit) and not node["fn"].__dict__.get("has_rsample"):
+            raise NotImplementedError(
+                f"{OWNER}: pyro.factor({name!r}, ...) in the guide must have has_rsample=True, but "
+                f"it is {node['fn'].__dict__.get('has_rsample')}. Set it if the factor is a "
+                "function of reparameterised sites; otherwise move the factor to the model, with "
+                "the other sign."
+            )
+        if node["is_observed"]:
+            continue
+        if is_discrete(node["fn"]):
+            names.append(name)
+        elif node["infer"].get("estimator") is not None:
+            raise TypeError(
+                f"{OWNER}: the guide's site {name!r} is {kind}, but `infer['estimator']` is for "
+                "Bernoulli, Categorical and OneHotCategorical. Remove it; continuous sites are "
+                "reparameterised."
+            )
+        elif not getattr(node["fn"], "has_rsample", False):
+            supported = ", ".join(cls.__name__ for cls in SUPPORTED)
+            raise NotImplementedError(
+                f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
+                f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
+                "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
+                "catlog.distributions.register_distribution: write a bounded count as Categorical, "
+                "or use pyro.infer.TraceGraph_ELBO."
+            )
+    return names
 
-    Attributes:
-        kind: the form of its values.
-        dtype: of its values.
-        event_shape: of its distribution.
-        k: its number of categories.
-        d: variables in one event.
+
+def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
+    """Return the estimator of a site: its own, Exact where it is enumerated, or the default."""
+    infer = node["infer"]
+    estimator = infer.get("estimator")
+    if estimator is not None:
+        check_estimator(f"`infer['estimator']` of site {name!r}", estimator)
+        return estimator
+    if not infer.get("enumerate"):
+        return default
+    if infer.get("num_samples") is not None:
+        raise NotImplementedError(
+            f"{OWNER}: site {name!r} asks for enumeration by `num_samples`. Mark it with "
+            'infer={"estimator": catlog.RLOO(8)} instead.'
+        )
+    return Exact()
+
+
+def check_estimator(argument: str, estimator: object) -> None:
+    """Raise unless the argument is an unbiased estimator of expectations."""
+    if isinstance(estimator, type) or not isinstance(estimator, Estimator):
+        raise TypeError(
+            f"{OWNER}: {argument} must be an estimator such as catlog.IndeCateR(2), but "
+            f"{estimator!r} was given."
+        )
+    if estimator.target != "expectation" or not estimator.unbiased:
+        reason = "biased" if estimator.target == "expectation" else "an estimator of another bound"
+        raise ValueError(
+            f"{OWNER}: {argument} must be unbiased, because sites need values in their support and "
+            f"the ELBO is an expectation, but {estimator!r} is {reason}. Use IndeCateR, SCateR or "
+            "RLOO."
+        )
+
+
+class Site:
+    """A discrete site as variables of a distribution: elements of joint plates, then of its event.
+
+    Args:
+        distribution: of the site.
         joint: plates whose elements are variables of the event, size by dimension.
     """
 
-    kind: Kind
-    dtype: torch.dtype
-    event_shape: torch.Size
-    k: int
-    d: int
-    joint: dict[int, int]
-
-    @property
-    def variables(self) -> int:
-        return self.d * prod(self.joint.values())
+    def __init__(self, distribution: Distribution, joint: dict[int, int]) -> None:
+        self.view: Any = view_of(law(distribution))
+        self.joint = joint
+        self.k = self.view.k
+        self.variables = self.view.d * prod(joint.values())
 
     def value(self, x: Tensor, form: Kind) -> Tensor:
         """Return points ``[*rows, *plates, variables]`` in a form as a value of the site."""
-        categories = (x.shape[-1],) if form == Kind.ONE_HOT else ()
-        start = x.dim() - 1 - len(categories)  # of the variables
-        x = x.unflatten(start, (*self.joint.values(), self.d))
+        start = x.dim() - (2 if form == Kind.ONE_HOT else 1)  # of the variables
+        x = x.unflatten(start, (*self.joint.values(), self.view.d))
         for slot, dim in enumerate(self.joint):
             x = x.transpose(start + dim, start + slot)
         x = x.flatten(start, start + len(self.joint))
-        if form != self.kind:
-            x = one_hot(x.long(), self.k) if self.kind == Kind.ONE_HOT else x
-        return x.to(self.dtype).reshape(x.shape[:start] + self.event_shape)
+        if form != self.view.kind == Kind.ONE_HOT:
+            x = one_hot(x.long(), self.k)
+        return x.to(self.view.dtype).reshape(x.shape[:start] + self.view.event_shape)
+
+    def table(self, batch: torch.Size) -> Float[Tensor, "*batch variables k"]:
+        """Return the log-probabilities of the site's variables, with the plates of ``batch``."""
+        log_probs: Tensor = self.view.log_probs
+        start = len(batch)
+        plates = with_dimensions(log_probs, start, 2).shape[:start]
+        log_probs = log_probs.reshape(plates + (1,) * len(self.joint) + log_probs.shape[-2:])
+        for slot, (dim, size) in enumerate(self.joint.items()):
+            shape = list(log_probs.shape)
+            shape[start + dim] = size
+            log_probs = log_probs.expand(shape).transpose(start + dim, start + slot)
+        log_probs = log_probs.flatten(start, start + len(self.joint))
+        return log_probs.expand(batch + log_probs.shape[-2:])
 
 
-def layout(distribution: Distribution, joint: dict[int, int]) -> Layout:
-    """Return the layout of a discrete site."""
-    view: Any = view_of(law(distribution))
-    return Layout(view.kind, view.dtype, view.event_shape, view.k, view.d, joint)
+class JointSites:
+    """Several discrete sites as one distribution, and its points as values of the sites.
 
-
-def table(
-    distribution: Distribution, joint: dict[int, int], batch: torch.Size
-) -> Float[Tensor, "*batch variables k"]:
-    """Return the log-probabilities of a site's variables, with the plates of ``batch``.
-
-    Elements of the joint plates become variables of the event.
+    Args:
+        nodes: the sites by name, with their distributions.
+        joint: plates whose elements are variables of the event, size by dimension.
+        is_ordered: whether sites depend on each other.
     """
-    view: Any = view_of(law(distribution))
-    log_probs = view.log_probs
-    missing = len(batch) + 2 - log_probs.dim()
-    log_probs = log_probs.reshape((1,) * missing + log_probs.shape)
-    start = len(batch)
-    log_probs = log_probs.reshape(log_probs.shape[:start] + (1,) * len(joint) + (view.d, view.k))
-    for slot, (dim, size) in enumerate(joint.items()):
-        shape = list(log_probs.shape)
-        shape[start + dim] = size
-        log_probs = log_probs.expand(shape).transpose(start + dim, start + slot)
-    log_probs = log_probs.flatten(start, start + len(joint))
-    return log_probs.expand(batch + log_probs.shape[-2:])
 
+    def __init__(
+        self, nodes: Mapping[str, Node], joint: dict[int, int], is_ordered: bool = False
+    ) -> None:
+        self.sites = {name: Site(node["fn"], joint) for name, node in nodes.items()}
+        forms = {(site.view.kind, site.k) for site in self.sites.values()}
+        self.form = Kind.INDEX if is_ordered or len(forms) > 1 else next(iter(forms))[0]
 
-def form_of(layouts: list[Layout], is_ordered: bool) -> Kind:
-    """Return the form of the points of a distribution of these sites."""
-    is_mixed = len({(site.kind, site.k) for site in layouts}) > 1
-    return Kind.INDEX if is_ordered or is_mixed else layouts[0].kind
+    def values(self, x: Tensor) -> dict[str, Tensor]:
+        """Return points of the distribution as values of the sites."""
+        parts = x.split(
+            [site.variables for site in self.sites.values()], -1 - (self.form == Kind.ONE_HOT)
+        )
+        pairs = zip(self.sites.items(), parts, strict=True)
+        return {name: site.value(part, self.form) for (name, site), part in pairs}
 
+    def tables(self, batch: torch.Size) -> list[Tensor]:
+        """Return the log-probabilities of every site."""
+        return [site.table(batch) for site in self.sites.values()]
 
-def independent(tables: list[Tensor], layouts: list[Layout]) -> Distribution:
-    """Return the distribution of independent sites, with these log-probabilities."""
-    form = form_of(layouts, is_ordered=False)
-    sizes = [site.k for site in layouts for _ in range(site.variables)]
-    logits = joined(tables)
-    if form == Kind.BITS:
-        return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1)
-    if form == Kind.ONE_HOT:
-        return Independent(OneHotCategorical(logits=logits), 1)
-    if len(set(sizes)) == 1:
-        return Independent(Categorical(logits=logits), 1)
-    return Categoricals(logits, sizes)
-
-
-def joined(tables: list[Tensor]) -> Tensor:
-    """Return the tables of several sites as one, padded with -inf."""
-    k = max(rows.shape[-1] for rows in tables)
-    return torch.cat([pad(rows, (0, k - rows.shape[-1]), value=-torch.inf) for rows in tables], -2)
+    def independent(self, batch: torch.Size) -> Distribution:
+        """Return the distribution of sites that do not depend on each other."""
+        sizes = [site.k for site in self.sites.values() for _ in range(site.variables)]
+        pads = [(0, max(sizes) - site.k) for site in self.sites.values()]
+        tables = zip(self.tables(batch), pads, strict=True)
+        logits = torch.cat([pad(table, width, value=-torch.inf) for table, width in tables], -2)
+        if self.form == Kind.BITS:
+            return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1)
+        if self.form == Kind.INDEX and len(set(sizes)) > 1:
+            return Categoricals(logits, sizes)
+        kind = OneHotCategorical if self.form == Kind.ONE_HOT else Categorical
+        return Independent(kind(logits=logits), 1)
 
 
 class GuideSites(Ordered):
@@ -153,33 +213,32 @@ class GuideSites(Ordered):
     fixed.
 
     Args:
+        sites: the sites at their values in one run.
         tables: from points ``[rows, *batch, d]`` to the log-probabilities of every site.
-        cardinalities: the numbers of categories of each site's variables.
         parents: of each site, the positions of the sites that it depends on.
         batch_shape: of the distribution.
-        real: dtype of the log-probabilities.
-        device: of the log-probabilities.
     """
 
     def __init__(
         self,
+        sites: JointSites,
         tables: Callable[[Tensor], list[Tensor]],
-        cardinalities: list[tuple[int, ...]],
         parents: tuple[frozenset[int], ...],
         batch_shape: torch.Size,
-        real: torch.dtype,
-        device: torch.device,
     ) -> None:
-        ends = list(accumulate(map(len, cardinalities)))
-        blocks = [tuple(range(start, end)) for start, end in pairwise([0, *ends])]
+        variables = [site.variables for site in sites.sites.values()]
+        ends = [0, *accumulate(variables)]
         self.tables = tables
-        self.blocks = tuple(blocks)
-        self.cardinalities = tuple(size for sizes in cardinalities for size in sizes)
-        self.ancestors = tuple(
-            frozenset(i for parent in positions for i in blocks[parent]) for positions in parents
+        self.blocks = tuple(tuple(range(start, end)) for start, end in pairwise(ends))
+        self.cardinalities = tuple(
+            site.k for site in sites.sites.values() for _ in range(site.variables)
         )
-        self.real = real
-        self.device = device
+        self.ancestors = tuple(
+            frozenset(i for parent in positions for i in self.blocks[parent])
+            for positions in parents
+        )
+        first = next(iter(sites.sites.values())).view.log_probs
+        self.real, self.device = first.dtype, first.device
         super().__init__(batch_shape, torch.Size(ends[-1:]))
 
     def conditional(self, x: Tensor, block: int) -> Tensor:

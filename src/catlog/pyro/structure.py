@@ -1,6 +1,6 @@
 """What depends on what in a model and a guide: found by running both with rows.
 
-A site depends on a group of discrete sites if its log-probability has the rows of that group.
+A site depends on a discrete site if its log-probability has the rows of that site.
 """
 
 from collections import defaultdict
@@ -9,21 +9,42 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from pyro.distributions import Unit
 from torch import Tensor
 
 from ..core.categories import Kind
 from ..core.estimator import Estimator
 from ..core.factors import base_distribution
 from ..core.view import view as view_of
-from ..estimators import Exact
-from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, with_dimensions
-from .sites import SUPPORTED, independent, is_discrete, law, layout, table
-from .vectorisation import OWNER, check_plates, check_programs, check_rows, run_with_rows
+from .runs import (
+    OWNER,
+    Node,
+    Plate,
+    Programs,
+    batch_shape,
+    drawn,
+    has_rows,
+    log_prob,
+    plates,
+    with_dimensions,
+)
+from .sites import JointSites, discrete_sites, estimator_of, law
+from .vectorisation import (
+    check_plates,
+    check_programs,
+    check_rows,
+    not_vectorised,
+    run_with_rows,
+)
 
 # Rows of one run that cost less than a further run: a site of a run takes about 50 microseconds,
 # and another row of a small site less than a tenth of a microsecond.
 FEW_EVALUATIONS = 16
+
+Names = frozenset[str]
+Nodes = Mapping[str, Node]
+Sets = dict[str, set[str]]
+Chain = tuple["Group", ...]
+SiteKind = tuple[Estimator, frozenset[Plate]]  # what the sites of a group share
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +59,7 @@ class Group:
         joint: the sites' other plates, whose elements are variables of one event.
         guide_sites: guide sites whose log-probability depends on this group and on no later one.
         model_sites: model sites whose log-probability does.
-        children: guide sites whose distribution, scale or mask depends on this group.
+        has_children: whether distributions, scales or masks of guide sites depend on this group.
     """
 
     estimator: Estimator
@@ -46,35 +67,17 @@ class Group:
     parents: tuple[frozenset[int], ...]
     kept: frozenset[Plate]
     joint: tuple[Plate, ...]
-    guide_sites: frozenset[str]
-    model_sites: frozenset[str]
-    children: frozenset[str]
+    guide_sites: Names
+    model_sites: Names
+    has_children: bool
 
     @property
     def is_ordered(self) -> bool:
         return any(self.parents)
 
     @property
-    def nonparents(self) -> list[tuple[frozenset[str], frozenset[str]]]:
-        """Sets of sites, each with the sites of the group that depend on none of the set.
-
-        Together they say of each site which earlier ones it does not depend on.
-        """
-        pairs, seen = [], set[tuple[int, int]]()
-        for known in sorted(set(self.parents), key=len, reverse=True):
-            sites = frozenset(range(len(self.sites))) - known
-            free = [j for j, parents in enumerate(self.parents) if parents <= known]
-            absent = {(i, j) for j in free for i in sites if i < j}
-            if not absent <= seen:
-                pairs.append((self._names(sites), self._names(free)))
-                seen |= absent
-        return pairs
-
-    def _names(self, positions: Iterable[int]) -> frozenset[str]:
-        return frozenset(self.sites[i] for i in positions)
-
-
-Chain = tuple[Group, ...]
+    def kept_dims(self) -> frozenset[int]:
+        return frozenset(dim for _, dim in self.kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,91 +91,124 @@ class Structure:
         guide_sites: guide sites that depend on no discrete one.
         model_sites: model sites that depend on no discrete one.
         model_dims: the number of dimensions of every model site without rows.
+        probes: sets of discrete sites, each with guide sites that depend on none of the set.
+            Together they say of each guide site which earlier sites it does not depend on.
+        signature: what must stay the same for the structure to stay valid.
     """
 
     chains: tuple[Chain, ...]
-    coupled: frozenset[str]
-    leaves: frozenset[str]
-    guide_sites: frozenset[str]
-    model_sites: frozenset[str]
+    coupled: Names
+    leaves: Names
+    guide_sites: Names
+    model_sites: Names
     model_dims: dict[str, int]
+    probes: tuple[tuple[Names, Names], ...]
+    signature: tuple[Any, ...]
 
-    @property
-    def childless(self) -> frozenset[str]:
-        """The discrete sites that no guide site depends on."""
-        groups = [group for chain in self.chains for group in chain if not group.children]
-        return frozenset(name for group in groups for name in group.sites)
+    def run_guide(self, programs: Programs) -> dict[str, Node] | None:
+        """Run the guide; return None if a site depends on more than it did.
 
-
-def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
-    """Return the guide's discrete sites, or raise an error that names a site of another kind."""
-    names = []
-    for name, node in nodes.items():
-        if isinstance(node["fn"], Unit) and not node["fn"].__dict__.get("has_rsample"):
-            raise NotImplementedError(
-                f"{OWNER}: pyro.factor({name!r}, ...) in the guide must have has_rsample=True, but "
-                f"it is {node['fn'].__dict__.get('has_rsample')}. Set it if the factor is a "
-                "function of reparameterised sites; otherwise move the factor to the model, with "
-                "the other sign."
-            )
-        if node["is_observed"]:
-            continue
-        if is_discrete(node["fn"]):
-            names.append(name)
-        elif node["infer"].get("estimator") is not None:
-            kind = type(base_distribution(node["fn"])).__name__
-            raise TypeError(
-                f"{OWNER}: the guide's site {name!r} is {kind}, but `infer['estimator']` is for "
-                "Bernoulli, Categorical and OneHotCategorical. Remove it; continuous sites are "
-                "reparameterised."
-            )
-        elif not getattr(node["fn"], "has_rsample", False):
-            kind = type(base_distribution(node["fn"])).__name__
-            supported = ", ".join(cls.__name__ for cls in SUPPORTED)
-            raise NotImplementedError(
-                f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
-                f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
-                "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
-                "catlog.distributions.register_distribution: write a bounded count as Categorical, "
-                "or use pyro.infer.TraceGraph_ELBO."
-            )
-    return names
+        The sites of a probe have two equal rows. So a new dependence shows in the shape of a site,
+        or fails where it is control flow. The first probe's sites have no children, so that its run
+        is a draw of the guide.
+        """
+        nodes: dict[str, Node] = {}
+        try:
+            for sites, free in self.probes:
+                run = programs.run_guide(drawn(nodes), sites)
+                if any(
+                    name in free and has_rows(batch_shape(run[name]), programs.nesting)
+                    for name in run
+                ):
+                    return None
+                nodes = nodes or run
+        except Exception:
+            return None
+        return nodes
 
 
-def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
-    """Return the estimator of a site: its own, Exact where it is enumerated, or the default."""
-    infer = node["infer"]
-    estimator = infer.get("estimator")
-    if estimator is not None:
-        check_estimator(f"`infer['estimator']` of site {name!r}", estimator)
-        return estimator
-    if infer.get("enumerate"):
-        if infer.get("num_samples") is not None:
-            raise NotImplementedError(
-                f"{OWNER}: site {name!r} asks for enumeration by `num_samples`. Mark it with "
-                'infer={"estimator": catlog.RLOO(8)} instead.'
-            )
-        return Exact()
-    return default
+def discover(programs: Programs, nodes: Nodes, default: Estimator, validate: bool) -> Structure:
+    """Return the structure of the programs, given the sites of one run of the guide."""
+    names = discrete_sites(nodes)
+    model_dims = check_programs(programs, nodes, validate)
+    first = {name: nodes[name]["value"] for name in names}
+    second = {name: _another_value(nodes[name]) for name in names}
 
+    def rows_of(name: str, level: int) -> Tensor:
+        return _pair(programs, nodes[name], first[name], second[name], level)
 
-def check_estimator(argument: str, estimator: object) -> None:
-    """Raise unless the argument is an unbiased estimator of expectations."""
-    if isinstance(estimator, type) or not isinstance(estimator, Estimator):
-        raise TypeError(
-            f"{OWNER}: {argument} must be an estimator such as catlog.IndeCateR(2), but "
-            f"{estimator!r} was given."
-        )
-    if estimator.target != "expectation" or not estimator.unbiased:
-        reason = "biased" if estimator.target == "expectation" else "an estimator of another bound"
-        raise ValueError(
-            f"{OWNER}: {argument} must be unbiased, because sites need values in their support and "
-            f"the ELBO is an expectation, but {estimator!r} is {reason}. Use IndeCateR, SCateR or "
-            "RLOO."
+    rows = {name: rows_of(name, 0) for name in names}
+    parents, readers, coupled = _dependences(programs, nodes, first, rows)
+    chains = _chains(nodes, names, parents, readers, default)
+    level = {name: g for chain in chains for g, sites in enumerate(chain) for name in sites}
+    rows = {name: rows_of(name, level[name]) for name in names}
+    guide, model, _, _ = _run_both(programs, rows)
+    check_plates(guide, model)
+    if validate:
+        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
+
+    # The discrete sites that the log-probability of each guide site depends on, itself included.
+    reach = {name: parents[name] | ({name} & first.keys()) for name in nodes}
+
+    def last_at(sites: list[str], dependences: Sets) -> Names:
+        """Return the sites that depend on these, and on none of a later level."""
+        later = {name for name in names if level[name] > level[sites[0]]}
+        return frozenset(
+            n for n, above in dependences.items() if above & {*sites} and not above & later
         )
 
+    def groups_of(chain: list[list[str]]) -> Chain:
+        """Return a chain's groups. A plate is kept if all that depends on them stands in it."""
+        groups: list[Group] = []
+        kept = frozenset(plate for node in nodes.values() for plate in plates(node))
+        for sites in reversed(chain):
+            guide_sites, model_sites = last_at(sites, reach), last_at(sites, readers)
+            own_plates = frozenset(plates(nodes[sites[0]]))
+            for program, dependent in ((guide, guide_sites), (model, model_sites)):
+                kept &= own_plates.intersection(*[plates(program[name]) for name in dependent])
+            above = [{i for i, site in enumerate(sites) if site in parents[name]} for name in sites]
+            group = Group(
+                estimator=estimator_of(sites[0], nodes[sites[0]], default),
+                sites=tuple(sites),
+                parents=tuple(map(frozenset, above)),
+                kept=kept,
+                joint=tuple(sorted(own_plates - kept)),
+                guide_sites=guide_sites,
+                model_sites=model_sites,
+                has_children=any(above & {*sites} for above in parents.values()),
+            )
+            _check_group(group)
+            groups.insert(0, group)
+        return tuple(groups)
 
-def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
+    return Structure(
+        chains=tuple(map(groups_of, chains)),
+        coupled=coupled,
+        leaves=coupled.difference(list(nodes)[: max(map(list(nodes).index, names), default=0)]),
+        guide_sites=frozenset(name for name in guide if not reach[name]),
+        model_sites=frozenset(name for name in model if not readers[name]),
+        model_dims=model_dims,
+        probes=_probes(list(nodes), frozenset(names), parents),
+        signature=signature(nodes, default),
+    )
+
+
+def _probes(order: list[str], names: Names, parents: Sets) -> tuple[tuple[Names, Names], ...]:
+    """Return the probes of a structure; the sites of the first one have no children."""
+    probes: list[tuple[Names, Names]] = []
+    seen: set[tuple[str, str]] = set()
+    all_parents = frozenset().union(*parents.values())
+    others = {frozenset(sites) for sites in parents.values()} - {all_parents}
+    for known in [all_parents, *sorted(others, key=lambda sites: (-len(sites), sorted(sites)))]:
+        sites, free = names - known, frozenset(name for name in order if parents[name] <= known)
+        absent = {(i, j) for i in sites for j in free if order.index(i) < order.index(j)}
+        if not probes or not absent <= seen:
+            probes.append((sites, free))
+            seen |= absent
+    return tuple(probes)
+
+
+def signature(nodes: Nodes, default: Estimator) -> tuple[Any, ...]:
     """Return what must stay the same for a structure to stay valid."""
     return tuple(
         (
@@ -183,65 +219,6 @@ def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
             estimator_of(name, node, default),
         )
         for name, node in nodes.items()
-    )
-
-
-def discover(
-    programs: Programs, nodes: Mapping[str, Node], default: Estimator, validate: bool
-) -> Structure:
-    """Return the structure of the programs, given the sites of one run of the guide."""
-    names = discrete_sites(nodes)
-    model_dims = check_programs(programs, nodes, validate)
-    first = {name: nodes[name]["value"] for name in names}
-    second = {name: _another_value(nodes[name]) for name in names}
-
-    def rows_of(name: str, level: int) -> Tensor:
-        return _pair(programs, nodes[name], first[name], second[name], level)
-
-    pairs = {name: rows_of(name, 0) for name in names}
-    parents, readers, coupled = _dependences(programs, first, pairs)
-    members = _grouped(nodes, names, parents, readers, default)
-    position = {name: g for g, group in enumerate(members) for name in group}
-    in_guide = {name: {position[site] for site in parents[name]} for name in nodes}
-    in_model = {name: {position[site] for site in sites} for name, sites in readers.items()}
-    # The groups that the log-probability of each guide site depends on, its own included.
-    own = {name: {g} for name, g in position.items()}
-    reach = {name: above | own.get(name, set()) for name, above in in_guide.items()}
-    chains = _connected([*own.values(), *reach.values(), *in_model.values()])
-    level = {g: chain.index(g) for chain in chains for g in chain}
-    rows = {name: rows_of(name, level[g]) for name, g in position.items()}
-    guide = run_with_rows(programs, "guide", rows)
-    _levels("guide", {name: batch_shape(node) for name, node in guide.items()}, programs.nesting)
-    model = run_with_rows(programs, "model", drawn(guide), guide)
-    _levels("model", {name: log_prob(node).shape for name, node in model.items()}, programs.nesting)
-    check_plates(guide, model)
-    if validate:
-        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
-    groups = []
-    for g, sites in enumerate(members):
-        guide_sites, model_sites = _last_at(g, reach), _last_at(g, in_model)
-        dependent = [guide[name] for name in guide_sites] + [model[name] for name in model_sites]
-        own_plates = frozenset(plates(nodes[sites[0]]))
-        above = [{i for i, site in enumerate(sites) if site in parents[name]} for name in sites]
-        group = Group(
-            estimator=estimator_of(sites[0], nodes[sites[0]], default),
-            sites=tuple(sites),
-            parents=tuple(map(frozenset, above)),
-            kept=own_plates.intersection(*map(plates, dependent)),
-            joint=tuple(sorted(own_plates)),
-            guide_sites=guide_sites,
-            model_sites=model_sites,
-            children=frozenset(name for name, above in in_guide.items() if g in above),
-        )
-        _check_group(group)
-        groups.append(group)
-    return Structure(
-        chains=tuple(_kept([groups[g] for g in chain]) for chain in chains),
-        coupled=coupled,
-        leaves=coupled.difference(list(nodes)[: max(map(list(nodes).index, names), default=0)]),
-        guide_sites=frozenset(name for name in guide if not reach[name]),
-        model_sites=frozenset(name for name in model if not in_model.get(name)),
-        model_dims=model_dims,
     )
 
 
@@ -267,132 +244,142 @@ def _pair(programs: Programs, node: Node, first: Tensor, second: Tensor, level: 
     return torch.stack([values[row % 2] for row in range(level + 2)])
 
 
-def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dict[str, set[int]]:
-    """Return the levels whose rows the shapes of sites have."""
-    levels: dict[str, set[int]] = {}
+def _with_rows(program: str, shapes: dict[str, torch.Size], nesting: int) -> Names:
+    """Return the sites whose shapes have rows; raise if they stand where others belong."""
+    found: set[str] = set()
     for name, shape in shapes.items():
         row_sizes = shape[: max(0, len(shape) - nesting)]
-        sizes = {len(row_sizes) - 1 - i: size for i, size in enumerate(row_sizes) if size > 1}
+        sizes = {level: size for level, size in enumerate(reversed(row_sizes)) if size > 1}
         if any(size != level + 2 for level, size in sizes.items()):
-            raise NotImplementedError(
-                f"{OWNER}: the {program} cannot be vectorised: discrete values have rows at "
-                f"dimension {-1 - nesting}, to the left of the plates, but in the log-probability "
-                f"of its site {name!r}, of shape {tuple(shape)}, they stand at another dimension. "
-                "Keep them in place: index with broadcast indices (pyro.ops.indexing.Vindex, "
-                "weight[pixel, z]), not by a table's row whose dimensions are moved afterwards."
+            raise not_vectorised(
+                program,
+                f"discrete values have rows at dimension {-1 - nesting}, to the left of the "
+                f"plates, but in the log-probability of its site {name!r}, of shape "
+                f"{tuple(shape)}, they stand at another dimension. Keep them in place: index with "
+                "broadcast indices (pyro.ops.indexing.Vindex, weight[pixel, z]), not by a table's "
+                "row whose dimensions are moved afterwards.",
             )
-        levels[name] = set(sizes)
-    return levels
+        found |= {name} if sizes else set()
+    return frozenset(found)
 
 
-Sets = dict[str, set[str]]
+def _run_both(programs: Programs, values: dict[str, Tensor]) -> tuple[Nodes, Nodes, Names, Names]:
+    """Run guide and model with rows; return their sites, and which of them have rows."""
+    guide = run_with_rows(programs, "guide", values)
+    shapes = {name: batch_shape(node) for name, node in guide.items()}
+    children = _with_rows("guide", shapes, programs.nesting)
+    model = run_with_rows(programs, "model", drawn(guide), guide)
+    shapes = {name: log_prob(node).shape for name, node in model.items()}
+    return guide, model, children, _with_rows("model", shapes, programs.nesting)
 
 
 def _dependences(
-    programs: Programs, first: dict[str, Tensor], pairs: dict[str, Tensor]
-) -> tuple[Sets, Sets, frozenset[str]]:
+    programs: Programs, nodes: Nodes, first: dict[str, Tensor], pairs: dict[str, Tensor]
+) -> tuple[Sets, Sets, Names]:
     """Return the discrete sites that each guide site depends on, and each model site.
 
     Both are also through other sites. The last output are the continuous guide sites whose
     distributions depend on discrete ones.
     """
-    in_guide: Sets = defaultdict(set)
+    in_guide: Sets = defaultdict(set, {name: set() for name in nodes})
     in_model: Sets = defaultdict(set)
     coupled: set[str] = set()
     for name, rows in pairs.items():
-        guide = run_with_rows(programs, "guide", first | {name: rows})
-        model = run_with_rows(programs, "model", drawn(guide), guide)
-        shapes = {child: batch_shape(node) for child, node in guide.items()}
-        for child, levels in _levels("guide", shapes, programs.nesting).items():
-            in_guide[child] |= {name} if levels else set()
-        shapes = {child: log_prob(node).shape for child, node in model.items()}
-        for child, levels in _levels("model", shapes, programs.nesting).items():
-            in_model[child] |= {name} if levels else set()
-        shapes = {child: node["fn"].batch_shape for child, node in guide.items()}
-        laws = _levels("guide", shapes, programs.nesting)
-        coupled |= {child for child, levels in laws.items() if levels and child not in first}
+        guide, _, children, readers = _run_both(programs, first | {name: rows})
+        for child in children:
+            in_guide[child].add(name)
+        for child in readers:
+            in_model[child].add(name)
+        shapes = {child: guide[child]["fn"].batch_shape for child in children}
+        coupled |= {child for child in children if has_rows(shapes[child], programs.nesting)}
     for sites in in_guide.values():
         for parent in list(sites):
             sites |= in_guide[parent]
-    return in_guide, in_model, frozenset(coupled)
+    return in_guide, in_model, frozenset(coupled - first.keys())
+
+
+def _chains(
+    nodes: Nodes, names: list[str], in_guide: Sets, in_model: Sets, default: Estimator
+) -> list[list[list[str]]]:
+    """Return chains of groups: one for all sites that depend on each other, or that one site reads.
+
+    Chains of the same kinds of groups are joined where that takes no more evaluations, or so few
+    that they cost less than another run.
+    """
+
+    kinds = {
+        name: (estimator_of(name, nodes[name], default), frozenset(plates(nodes[name])))
+        for name in names
+    }
+
+    def kinds_of(chain: list[list[str]]) -> list[SiteKind]:
+        return [kinds[group[0]] for group in chain]
+
+    def cost(chain: list[list[str]]) -> int:
+        """Return the number of evaluations."""
+        total = 1
+        for group in chain:
+            sites = {name: nodes[name] for name in group}
+            batch = torch.broadcast_shapes(*[node["fn"].batch_shape for node in sites.values()])
+            total *= kinds[group[0]][0].evaluations(JointSites(sites, {}).independent(batch))
+        return total
+
+    chains: list[list[list[str]]] = []
+    own = [in_guide[name] | {name} for name in names]
+    for component in _connected([*own, *in_guide.values(), *in_model.values()]):
+        chain = _grouped([name for name in names if name in component], in_guide, kinds, nodes)
+        twins = [other for other in chains if kinds_of(other) == kinds_of(chain)]
+        if twins:
+            pairs = zip(twins[-1], chain, strict=True)
+            both = [sorted(first + second, key=names.index) for first, second in pairs]
+            if cost(both) <= max(cost(twins[-1]) + cost(chain), FEW_EVALUATIONS):
+                chains.remove(twins[-1])
+                chain = both
+        chains.append(chain)
+    return chains
+
+
+def _connected(together: Iterable[set[str]]) -> list[set[str]]:
+    """Return the connected components: elements of one set are connected."""
+    components: list[set[str]] = []
+    for elements in together:
+        touched = [component for component in components if component & elements]
+        components = [component for component in components if component not in touched]
+        components.append(elements.union(*touched))
+    return [component for component in components if component]
 
 
 def _grouped(
-    nodes: Mapping[str, Node],
-    names: list[str],
-    in_guide: Sets,
-    in_model: Sets,
-    default: Estimator,
+    sites: list[str], in_guide: Sets, kinds: Mapping[str, SiteKind], nodes: Nodes
 ) -> list[list[str]]:
     """Return groups of sites with the same estimator and plates, parents before children.
 
     A site that depends on another one, and whose own estimator is for independent variables, starts
     a new group. Where the order is free, groups with fewer plates come first, so that more plates
-    are kept. A group of sites that nothing connects is divided if that saves evaluations.
+    are kept.
     """
     groups: list[list[str]] = []
-    keys: list[tuple[Estimator, frozenset[Plate]]] = []
     position: dict[str, int] = {}
-    for name in names:
-        estimator = estimator_of(name, nodes[name], default)
-        key = (estimator, frozenset(plates(nodes[name])))
+    for name in sites:
         least = max((position[parent] for parent in in_guide[name]), default=0)
-        if Kind.STRUCTURED not in estimator.supports and "estimator" in nodes[name]["infer"]:
-            least += any(keys[position[parent]] == key for parent in in_guide[name])
-        fitting = [g for g in range(least, len(groups)) if keys[g] == key]
+        if Kind.STRUCTURED not in kinds[name][0].supports and "estimator" in nodes[name]["infer"]:
+            least += any(kinds[parent] == kinds[name] for parent in in_guide[name])
+        fitting = [g for g in range(least, len(groups)) if kinds[groups[g][0]] == kinds[name]]
         if not fitting:
+            fitting = [len(groups)]
             groups.append([])
-            keys.append(key)
-        position[name] = fitting[0] if fitting else len(groups) - 1
+        position[name] = fitting[0]
         groups[position[name]].append(name)
-    above = [
-        {position[parent] for name in group for parent in in_guide[name]} - {g}
-        for g, group in enumerate(groups)
-    ]
-    order: list[int] = []
-    while len(order) < len(groups):
-        ready = [g for g in range(len(groups)) if g not in order and above[g] <= set(order)]
-        order.append(min(ready, key=lambda g: (len(keys[g][1]), g)))
-    own = [in_guide[name] | {name} for name in names]
-    components = _connected([*own, *in_guide.values(), *in_model.values()])
-    return [part for g in order for part in _divided(keys[g][0], groups[g], components, nodes)]
-
-
-def _divided(
-    estimator: Estimator, group: list[str], components: list[list[str]], nodes: Mapping[str, Node]
-) -> list[list[str]]:
-    """Return the components of a group, as few and as large as they have few evaluations.
-
-    That is no more than separate ones, or so few that they cost less than another run.
-    """
-
-    def evaluations(sites: list[str]) -> int:
-        laws = [nodes[name]["fn"] for name in sites]
-        shapes = torch.broadcast_shapes(*[law.batch_shape for law in laws])
-        tables = [table(law, {}, shapes) for law in laws]
-        return estimator.evaluations(independent(tables, [layout(law, {}) for law in laws]))
-
-    parts: list[list[str]] = []
-    for component in components:
-        sites = [name for name in group if name in component]
-        if not sites:
-            continue
-        separate = evaluations(parts[-1]) + evaluations(sites) if parts else 0
-        if parts and evaluations(parts[-1] + sites) <= max(separate, FEW_EVALUATIONS):
-            parts[-1] += sites
-        else:
-            parts.append(sites)
-    return [sorted(part, key=group.index) for part in parts]
-
-
-def _connected(together: Iterable[Iterable[Any]]) -> list[list[Any]]:
-    """Return the connected components, sorted: elements of one set are connected."""
-    components: list[set[Any]] = []
-    for elements in map(set, together):
-        touched = [component for component in components if component & elements]
-        components = [component for component in components if component not in touched]
-        components.append(elements.union(*touched))
-    return [sorted(component) for component in components if component]
+    ordered: list[list[str]] = []
+    while len(ordered) < len(groups):
+        known = {name for group in ordered for name in group}
+        ready = [
+            group
+            for group in groups
+            if group not in ordered and all(in_guide[name] <= known.union(group) for name in group)
+        ]
+        ordered.append(min(ready, key=lambda group: len(kinds[group[0]][1])))
+    return ordered
 
 
 def _check_group(group: Group) -> None:
@@ -406,22 +393,3 @@ def _check_group(group: Group) -> None:
                 f"catlog.SCateR(2) or catlog.RLOO(8), or give {name!r} one of its own: "
                 'infer={"estimator": catlog.IndeCateR(2)}.'
             )
-
-
-def _kept(chain: list[Group]) -> Chain:
-    """Return the groups of a chain, with the plates that each can keep.
-
-    A plate is kept if all sites that depend on the group, or on later ones, stand in it.
-    """
-    groups: list[Group] = []
-    kept = chain[-1].kept
-    for group in reversed(chain):
-        kept &= group.kept
-        joint = tuple(plate for plate in group.joint if plate not in kept)
-        groups.append(replace(group, kept=kept, joint=joint))
-    return tuple(reversed(groups))
-
-
-def _last_at(g: int, levels: Mapping[str, set[int]]) -> frozenset[str]:
-    """Return the sites that depend on group g and on no later one."""
-    return frozenset(name for name, groups in levels.items() if max(groups, default=-1) == g)

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..core.factors import base_distribution
-from .runs import Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
+from .runs import OWNER, Node, Plate, Programs, batch_shape, drawn, log_prob, plates, sample_sites
 from .sites import is_discrete, law, unmasked
 
-OWNER = "catlog.pyro.ELBO"
+INSTEAD = "or use pyro.infer.TraceGraph_ELBO, which draws one value at a time."
 
 
 class ChangedSiteError(NotImplementedError):
@@ -31,6 +31,11 @@ class ChangedSiteError(NotImplementedError):
             "control flow that is random, or that looks at values of discrete sites, by "
             "torch.where or pyro.poutine.mask."
         )
+
+
+def not_vectorised(program: str, reason: str) -> NotImplementedError:
+    """Return the error of a program that cannot have rows."""
+    return NotImplementedError(f"{OWNER}: the {program} cannot be vectorised: {reason}")
 
 
 def run_with_rows(
@@ -56,12 +61,12 @@ def run_with_rows(
         last = getattr(error, "last_site", None)
         place = "before its first site" if last is None else f"after its site {last!r}"
         place += _line(error)
-        raise NotImplementedError(
-            f"{OWNER}: the {program} cannot be vectorised: it runs with one value per discrete "
-            f"site, but fails {place} when values have rows, one more dimension to the left of all "
-            f"plates ({type(error).__name__}: {error}). Index from the right (x[..., 0]), keep "
-            "leading dimensions in reshapes, and replace `if x:` by torch.where; or use "
-            "pyro.infer.TraceGraph_ELBO, which draws one value at a time."
+        raise not_vectorised(
+            program,
+            f"it runs with one value per discrete site, but fails {place} when values have rows, "
+            "one more dimension to the left of all plates "
+            f"({type(error).__name__}: {error}). Index from the right (x[..., 0]), keep leading "
+            f"dimensions in reshapes, and replace `if x:` by torch.where; {INSTEAD}",
         ) from error
 
 
@@ -152,26 +157,23 @@ def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
     for dim in range(-nesting, 0):
         size = right[dim] if len(right) >= -dim else 1
         if size != expected.get(dim, 1):
-            raise NotImplementedError(
-                f"{OWNER}: the {program} cannot be vectorised: when discrete values have rows, to "
-                f"the left of {nesting} dimensions for plates, the log-probability of its site "
-                f"{name!r} has shape {tuple(shape)}, which does not fit its plates {expected} "
-                "(size by dimension). Keep dimensions where a plate is summed "
-                "(x.sum(-1, keepdim=True)), index from the right (x[..., 0]), and keep leading "
-                "dimensions in reshapes; or use pyro.infer.TraceGraph_ELBO, which draws one value "
-                "at a time."
+            raise not_vectorised(
+                program,
+                f"when discrete values have rows, to the left of {nesting} dimensions for plates, "
+                f"the log-probability of its site {name!r} has shape {tuple(shape)}, which does "
+                f"not fit its plates {expected} (size by dimension). Keep dimensions where a plate "
+                "is summed (x.sum(-1, keepdim=True)), index from the right (x[..., 0]), and keep "
+                f"leading dimensions in reshapes; {INSTEAD}",
             )
 
 
 def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
     """Raise if a site has more categories in the guide than in the model."""
     for name in model.keys() & guide.keys():
-        sizes = []
-        for node in (guide[name], model[name]):
-            base = base_distribution(law(node["fn"]))
-            sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
-        in_guide, in_model = sizes
-        if in_guide is not None and in_model is not None and in_guide > in_model:
+        laws = [base_distribution(law(node["fn"])) for node in (guide[name], model[name])]
+        sizes = [law.logits.shape[-1] for law in laws if isinstance(law, Categorical)]
+        if len(sizes) == 2 and sizes[0] > sizes[1]:
+            in_guide, in_model = sizes
             raise ValueError(
                 f"{OWNER}: site {name!r} has {in_guide} categories in the guide, but {in_model} in "
                 "the model. Give it the same number in both."
@@ -216,12 +218,13 @@ def check_rows(
             index = tuple(min(row, size - 1) for size in together[site].shape[:levels])
             in_row = together[site][index]
             if not _is_close(in_row, alone):
-                raise NotImplementedError(
-                    f"{OWNER}: the {site[0]} cannot be vectorised: the log-probability of its site "
-                    f"{site[1]!r} differs when several rows are computed at once. Reduce and index "
-                    "from the right (x.sum(-1), x[..., 0]), so that rows do not mix. A network "
-                    "with dropout, or with batch normalisation in training mode, needs eval(). "
-                    "pyro.enable_validation(False) turns this check off."
+                raise not_vectorised(
+                    site[0],
+                    f"the log-probability of its site {site[1]!r} differs when several rows are "
+                    "computed at once. Reduce and index from the right (x.sum(-1), x[..., 0]), so "
+                    "that rows do not mix. A network with dropout, or with batch normalisation in "
+                    "training mode, needs eval(). pyro.enable_validation(False) turns this check "
+                    "off.",
                 )
 
 
