@@ -98,7 +98,9 @@ def dvae(args: argparse.Namespace, table: Table) -> Rows:
             calls[f"storchastic, score function, n={n}"] = partial(peer, images)
     for name, E in METHODS.items():
         torch.manual_seed(0)
-        calls[name] = partial(Autoencoder(E, images, bits).step, images)
+        calls[name] = partial(
+            Autoencoder(E, images, bits).step, torch.arange(batch, device=args.device)
+        )
     times = seconds_in_turns(calls, rounds, warm_up=2)
     rows = [{"problem": "dvae", "method": name, **spread(times[name])} for name in calls]
     literal = next(row["ms"] for row in rows if row["method"] == LITERAL)
