@@ -5,9 +5,9 @@
 
 `advice_problems.py` has twelve problems of different kinds. In a race an estimator trains with
 Adam, from the start that the seed gives, until the level (the mean of the last three evaluations,
-outside the clock) is at most the target. `seconds` are CPU seconds of training steps; where f is expensive, a
-virtual clock adds what a point takes. Targets were set with other seeds than those of the races. A
-row has the policy "race", and the race's number as its `call`.
+outside the clock) is at most the target. `seconds` are CPU seconds of training steps; where f is
+expensive, a virtual clock adds what a point takes. Targets were set with other seeds than those of
+the races. A row has the policy "race", and the race's number as its `call`.
 
 Policies say which estimator to take. `advise` is asked at the start, once as it comes (with the
 `penalty=` of the problem) and once with the training step; each five times, with other seeds. The
