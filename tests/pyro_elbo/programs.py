@@ -1,6 +1,8 @@
 """Models and guides: pairs by name, small enough to enumerate."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pyro
@@ -12,11 +14,28 @@ from torch import Tensor
 from catlog.testing.cases import normals
 
 Program = Callable[..., Any]
+Programs = tuple[Program, Program]  # a model and a guide
 
 
-def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
+def free(
+    name: str, *shape: int, seed: int, kind: Any = dist.Bernoulli, infer: Any = None, **plates: int
+) -> Tensor:
+    """Sample a discrete site of a guide, whose logits are parameters.
+
+    ``plates`` are its plates from the left to the right, size by name.
+    """
+    logits = pyro.param(f"{name}_logits", normals(*shape, seed=seed))
+    with ExitStack() as stack:
+        for dim, (plate, size) in enumerate(plates.items(), -len(plates)):
+            stack.enter_context(pyro.plate(plate, size, dim=dim))
+        return pyro.sample(name, kind(logits=logits), infer=infer or {})
+
+
+categories = partial(free, kind=dist.Categorical)
+
+
+def mixture(infer: dict[str, Any] | None = None) -> Programs:
     """A Gaussian mixture of four data with the assignments in the guide, and a global location."""
-    y = normals(4, seed=0)
 
     def model() -> None:
         locations = pyro.param("locations", torch.tensor([-1.0, 0.5, 2.0]))
@@ -24,18 +43,16 @@ def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
         shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
         with pyro.plate("data", 4):
             z = pyro.sample("z", dist.Categorical(logits=weights))
-            pyro.sample("y", dist.Normal(locations[z] + shift, 1.0), obs=y)
+            pyro.sample("y", dist.Normal(locations[z] + shift, 1.0), obs=normals(4, seed=0))
 
     def guide() -> None:
-        logits = pyro.param("logits", normals(4, 3, seed=1))
         pyro.sample("shift", dist.Delta(pyro.param("shift_location", torch.tensor(0.3))))
-        with pyro.plate("data", 4):
-            pyro.sample("z", dist.Categorical(logits=logits), infer=infer or {})
+        categories("z", 4, 3, seed=1, infer=infer, data=4)
 
     return model, guide
 
 
-def autoencoder(data: int = 3) -> tuple[Program, Program]:
+def autoencoder(data: int = 3) -> Programs:
     """An autoencoder with three bits per datum; both programs take the indices of a minibatch."""
     images = (normals(data, 5, seed=2) > 0).double()
 
@@ -56,9 +73,8 @@ def autoencoder(data: int = 3) -> tuple[Program, Program]:
     return model, guide
 
 
-def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> Any:
+def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> Programs:
     """Two steps per datum: the guide's second site depends on its first one."""
-    y = normals(2, seed=6)
 
     def model() -> None:
         start = pyro.param("start", normals(3, seed=7))
@@ -66,39 +82,31 @@ def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = N
         with pyro.plate("data", 2):
             a = pyro.sample("a", dist.Categorical(logits=start))
             b = pyro.sample("b", dist.Categorical(logits=transition[a]))
-            pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=y)
+            pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=normals(2, seed=6))
 
     def guide() -> None:
-        start = pyro.param("guide_start", normals(2, 3, seed=9))
         transition = pyro.param("guide_transition", normals(2, 3, 3, seed=10))
         with pyro.plate("data", 2):
-            a = pyro.sample("a", dist.Categorical(logits=start), infer=first or {})
+            a = categories("a", 2, 3, seed=9, infer=first)
             logits = transition[torch.arange(2), a]
             pyro.sample("b", dist.Categorical(logits=logits), infer=second or {})
 
     return model, guide
 
 
-def global_and_local(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
+def global_and_local() -> Programs:
     """A global bit and a bit per datum, drawn in the guide in the other order."""
-    y = normals(3, seed=11)
 
     def model() -> None:
         g = pyro.sample("g", dist.Bernoulli(0.4))
         with pyro.plate("data", 3):
             x = pyro.sample("x", dist.Bernoulli(0.2 + 0.5 * g))
-            pyro.sample("y", dist.Normal(x - 2 * g * x, 1.0), obs=y)
+            pyro.sample("y", dist.Normal(x - 2 * g * x, 1.0), obs=normals(3, seed=11))
 
-    def guide() -> None:
-        with pyro.plate("data", 3):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("x_logits", normals(3, seed=12))))
-        logit = pyro.param("g_logit", torch.tensor(0.4))
-        pyro.sample("g", dist.Bernoulli(logits=logit), infer=infer or {})
-
-    return model, guide
+    return model, lambda: (free("x", 3, seed=12, data=3), free("g", seed=13))
 
 
-def sum_outside_the_plate() -> tuple[Program, Program]:
+def sum_outside_the_plate() -> Programs:
     """A likelihood outside the plate of the bits, which reads all of them."""
 
     def model() -> None:
@@ -107,14 +115,10 @@ def sum_outside_the_plate() -> tuple[Program, Program]:
         scale = pyro.param("scale", torch.tensor(1.3))
         pyro.sample("y", dist.Normal(x.sum(-1, keepdim=True) * scale, 1.0), obs=torch.tensor(1.7))
 
-    def guide() -> None:
-        with pyro.plate("bits", 3):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(3, seed=13))))
-
-    return model, guide
+    return model, lambda: free("x", 3, seed=13, bits=3)
 
 
-def two_plates() -> tuple[Program, Program]:
+def two_plates() -> Programs:
     """Bits in one plate, one-hot vectors in another; no site depends on both."""
 
     def model() -> None:
@@ -126,21 +130,17 @@ def two_plates() -> tuple[Program, Program]:
             pyro.sample("w", dist.Normal(b[..., 0], 1.0), obs=normals(3, seed=15))
 
     def guide() -> None:
-        with pyro.plate("rows", 2):
-            pyro.sample("a", dist.Bernoulli(logits=pyro.param("a_logits", normals(2, seed=16))))
-        with pyro.plate("columns", 3):
-            logits = pyro.param("b_logits", normals(3, 2, seed=17))
-            pyro.sample("b", dist.OneHotCategorical(logits=logits))
+        free("a", 2, seed=16, rows=2)
+        free("b", 3, 2, seed=17, kind=dist.OneHotCategorical, columns=3)
 
     return model, guide
 
 
-def grid() -> tuple[Program, Program]:
+def grid() -> Programs:
     """Bits of rows and categories of columns, which meet in every cell of a table."""
 
     def model() -> None:
-        rows = pyro.plate("rows", 2, dim=-2)
-        columns = pyro.plate("columns", 2, dim=-1)
+        rows, columns = pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 2, dim=-1)
         with rows:
             a = pyro.sample("a", dist.Bernoulli(0.3))
         with columns:
@@ -149,17 +149,27 @@ def grid() -> tuple[Program, Program]:
             pyro.sample("y", dist.Normal(a * b - b, 1.0), obs=normals(2, 2, seed=18))
 
     def guide() -> None:
+        logits = pyro.param("a_logits", normals(2, 1, seed=19))
         with pyro.plate("rows", 2, dim=-2):
-            logits = pyro.param("a_logits", normals(2, 1, seed=19))
             pyro.sample("a", dist.Bernoulli(logits=logits))
-        with pyro.plate("columns", 2, dim=-1):
-            logits = pyro.param("b_logits", normals(2, 3, seed=20))
-            pyro.sample("b", dist.Categorical(logits=logits))
+        categories("b", 2, 3, seed=20, columns=2)
 
     return model, guide
 
 
-def loop() -> tuple[Program, Program]:
+def two_summed_plates() -> Programs:
+    """Bits in a table, all of which a factor outside of both plates reads."""
+
+    def model() -> None:
+        with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+        weight = pyro.param("weight", normals(2, 3, seed=29))
+        pyro.factor("f", (x * weight).sum((-2, -1), keepdim=True).sin())
+
+    return model, lambda: free("x", 2, 3, seed=30, rows=2, columns=3)
+
+
+def loop() -> Programs:
     """Sites of a Python loop, with different numbers of categories."""
 
     def model() -> None:
@@ -167,15 +177,10 @@ def loop() -> tuple[Program, Program]:
         total = x[0] * x[1] - x[2]
         pyro.sample("y", dist.Normal(1.0 * total, 1.0), obs=torch.tensor(0.3))
 
-    def guide() -> None:
-        for i in range(3):
-            logits = pyro.param(f"logits{i}", normals(2 + i, seed=21 + i))
-            pyro.sample(f"x{i}", dist.Categorical(logits=logits))
-
-    return model, guide
+    return model, lambda: [categories(f"x{i}", 2 + i, seed=21 + i) for i in range(3)]
 
 
-def masked() -> tuple[Program, Program]:
+def masked() -> Programs:
     """Data of which some are missing, in a plate of pixels inside the plate of images."""
     present = torch.tensor([[True, False], [True, True]])
 
@@ -187,10 +192,36 @@ def masked() -> tuple[Program, Program]:
                 loc = weight[torch.arange(2).unsqueeze(-1), z]
                 pyro.sample("y", dist.Normal(loc, 1.0), obs=normals(2, 2, seed=27))
 
+    return model, lambda: categories("z", 2, 3, seed=28, images=2)
+
+
+def delta() -> Programs:
+    """A reparameterised site given a bit."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.3))
+        z = pyro.sample("z", dist.Normal(2 * x, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(0.8))
+
     def guide() -> None:
-        logits = pyro.param("logits", normals(2, 3, seed=28))
-        with pyro.plate("images", 2, dim=-1):
-            pyro.sample("z", dist.Categorical(logits=logits))
+        x = free("x", seed=31).long()
+        location = pyro.param("location", torch.tensor([-0.5, 1.5]))
+        pyro.sample("z", dist.Delta(location[x]))
+
+    return model, guide
+
+
+def plate_without_a_size(is_in_model: bool) -> Programs:
+    """Bits in a plate that has no size in the guide, and none in the model if it says so."""
+
+    def model() -> None:
+        with pyro.plate("data", None if is_in_model else 3):
+            x = pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=normals(3, seed=41))
+
+    def guide() -> None:
+        with pyro.plate("data"):
+            free("x", 3, seed=42)
 
     return model, guide
 
@@ -202,6 +233,10 @@ INDEPENDENT = {
     "sum_outside_the_plate": sum_outside_the_plate,
     "two_plates": two_plates,
     "grid": grid,
+    "two_summed_plates": two_summed_plates,
     "loop": loop,
     "masked": masked,
+    "delta": delta,
+    "plate_without_a_size": partial(plate_without_a_size, is_in_model=False),
+    "plate_without_a_size_in_both": partial(plate_without_a_size, is_in_model=True),
 }

@@ -1,6 +1,7 @@
 """A guide or a model that changes between steps is looked at again, at the step that changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -21,25 +22,29 @@ ALL_EDGES = [frozenset(edges) for n in range(4) for edges in combinations(PAIRS,
 NONE, CHAIN, FORK, FULL = (
     frozenset(edges) for edges in ((), ((0, 1), (1, 2)), ((0, 1), (0, 2)), PAIRS)
 )
+SUMMED = EveryOutcome(catlog.IndeCateR(1))  # it evaluates some single rows
 
 
-def network(
-    copies: int | None = None, infer: Callable[[], dict[str, Any]] = dict
-) -> tuple[Program, Program]:
+def check_steps(elbo: Any, model: Program, guide: Program, steps: Sequence[Hashable]) -> None:
+    """Check that the estimate of each step is that of enumeration; programs get the step."""
+    for step in steps:
+        assert_same(gradients(elbo, model, guide, step), brute_force(model, guide, step))
+
+
+def network(copies: int = 1, infer: Callable[[], dict[str, Any]] = dict) -> tuple[Program, Program]:
     """Three bits; the argument of both programs says which depend on which in the guide."""
-    shape = () if copies is None else (copies,)
 
     def model(edges: Edges) -> None:
-        with pyro.plate("copies", copies or 1):
+        with pyro.plate("copies", copies):
             x = [pyro.sample(f"x{i}", dist.Bernoulli(0.3)) for i in range(3)]
             location = x[0] - 2 * x[1] * x[2] + x[0] * x[2]
             pyro.sample("y", dist.Normal(location, 1.0), obs=torch.tensor(0.7))
 
     def guide(edges: Edges) -> None:
-        logits = pyro.param("logits", normals(3, 1, seed=50).repeat(1, *shape or (1,)))
-        weights = pyro.param("weights", normals(3, 1, seed=51).repeat(1, *shape or (1,)))
+        logits = pyro.param("logits", normals(3, 1, seed=50).repeat(1, copies))
+        weights = pyro.param("weights", normals(3, 1, seed=51).repeat(1, copies))
         x: list[torch.Tensor] = []
-        with pyro.plate("copies", copies or 1):
+        with pyro.plate("copies", copies):
             for j in range(3):
                 logit = logits[j]
                 for edge, weight in zip(PAIRS, weights, strict=True):
@@ -69,7 +74,7 @@ CHANGES = [(NONE, CHAIN), (NONE, FULL), (CHAIN, FULL), (FORK, FULL), (FULL, FORK
 @pytest.mark.parametrize(("before", "after"), CHANGES, ids=str)
 def test_estimates_after_a_change(before: Edges, after: Edges, estimator: catlog.Estimator) -> None:
     """By z-tests at 1e-6 for all derivatives of 20000 copies together."""
-    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *network(1), after)
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *network(), after)
     elbo = catlog.pyro.ELBO(estimator)
     programs = network(20000)
     for edges in (before, after):
@@ -78,10 +83,12 @@ def test_estimates_after_a_change(before: Edges, after: Edges, estimator: catlog
     assert_mean(copies, {name: gradient[:, 0] for name, gradient in wanted.items()})
 
 
-def delta_and_mask(form: str, is_parent: bool) -> tuple[Program, Program]:
-    """A Delta site that begins to depend on the bit, by its value or by its mask only.
+@pytest.mark.parametrize("is_parent", [False, True])
+@pytest.mark.parametrize("form", ["value", "mask", "site"])
+def test_other_sites_that_begin_to_depend_on_a_bit(form: str, is_parent: bool) -> None:
+    """A Delta site by its value or by its mask only, or another bit.
 
-    Another one depends on the bit from the start if the bit ``is_parent``.
+    Another Delta site depends on the bit from the start if the bit ``is_parent``.
     """
 
     def model(is_late: bool) -> None:
@@ -102,32 +109,66 @@ def delta_and_mask(form: str, is_parent: bool) -> tuple[Program, Program]:
         location = pyro.param("location", torch.tensor([-0.5, 1.5]))
         density = pyro.param("density", torch.tensor(0.7))
         value = location[x.long()] if is_late and form == "value" else location[0]
-        mask = (x == 1) if is_late and form == "mask" else True
-        with pyro.poutine.mask(mask=mask):
+        with pyro.poutine.mask(mask=(x == 1) if is_late and form == "mask" else True):
             pyro.sample("z", dist.Delta(value, log_density=density))
 
-    return model, guide
+    check_steps(catlog.pyro.ELBO(SUMMED), model, guide, (False, True, False, True))
 
 
-@pytest.mark.parametrize("is_parent", [False, True])
-@pytest.mark.parametrize("form", ["value", "mask", "site"])
-def test_other_sites_that_begin_to_depend_on_a_bit(form: str, is_parent: bool) -> None:
-    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
-    model, guide = delta_and_mask(form, is_parent)
-    for is_late in (False, True, False, True):
-        found = gradients(elbo, model, guide, is_late)
-        assert_same(found, brute_force(model, guide, is_late))
+def bits(*names: str) -> Program:
+    """Return a guide of independent bits, whose estimators differ."""
+
+    def guide(step: object) -> None:
+        for i, name in enumerate(names):
+            logit = pyro.param(f"{name}_logit", torch.tensor(0.4 - i))
+            own = {"estimator": catlog.Exact(limit=100 + i)} if len(names) > 1 else {}
+            pyro.sample(name, dist.Bernoulli(logits=logit), infer=own)
+
+    return guide
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_model_that_begins_to_depend_on_a_bit(outer: bool) -> None:
+    """One row at a time does not show it by its shape; or what else depends on the outer bit
+    depends on the inner one as well."""
+
+    def model(is_late: bool) -> None:
+        w = pyro.sample("w", dist.Bernoulli(0.3)) if outer else 0.0
+        x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
+        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+
+    elbo = catlog.pyro.ELBO() if outer else catlog.pyro.ELBO(SUMMED)
+    check_steps(elbo, model, bits(*("xw" if outer else "x")), (False, True, False, True))
+
+
+@pytest.mark.parametrize("estimator", [catlog.Exact(), SUMMED], ids=["Exact", "IndeCateR"])
+def test_a_factor_that_changes_what_it_depends_on(estimator: catlog.Estimator) -> None:
+    """It comes and goes, leaves its plate, or reads the bits."""
+
+    def model(form: str) -> None:
+        with pyro.plate("bits", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            if form == "inside":
+                pyro.factor("f", x.square() * 2)
+        if form == "constant":
+            pyro.factor("f", torch.tensor(0.7))
+        elif form == "outside":
+            pyro.factor("f", x.sum(-1, keepdim=True).square())
+
+    def guide(form: str) -> None:
+        with pyro.plate("bits", 2):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=33))))
+
+    steps = ("constant", "inside", "outside", "constant", "none", "outside", "none", "inside")
+    check_steps(catlog.pyro.ELBO(estimator), model, guide, steps)
 
 
 def test_control_flow_that_begins_later_is_refused() -> None:
-    def guide(is_late: bool) -> None:
+    def program(is_late: bool, is_guide: bool) -> None:
         x = pyro.sample("x", dist.Bernoulli(torch.tensor(0.6)))
-        pyro.sample("w", dist.Bernoulli(0.3 if is_late and x else 0.6))
+        pyro.sample("w", dist.Bernoulli(0.3 if is_guide and is_late and x else 0.6))
 
-    def model(is_late: bool) -> None:
-        pyro.sample("x", dist.Bernoulli(0.3))
-        pyro.sample("w", dist.Bernoulli(0.3))
-
+    model, guide = partial(program, is_guide=False), partial(program, is_guide=True)
     elbo = catlog.pyro.ELBO(catlog.Exact())
     elbo.loss(model, guide, False)
     with pytest.raises(NotImplementedError, match=r"guide cannot be vectorised.*'x'"):
@@ -135,37 +176,24 @@ def test_control_flow_that_begins_later_is_refused() -> None:
     elbo.loss(model, guide, False)
 
 
-def test_a_model_that_begins_to_depend_on_one_bit() -> None:
-    """The estimator evaluates one row at a time, whose shape does not show the dependence."""
+@pytest.mark.parametrize("particles", [1, 2])
+def test_dependences_are_found_once(particles: int) -> None:
+    """Also where every run of the guide makes its own estimator, until that is another one."""
+    runs = 0
 
-    def model(is_late: bool) -> None:
-        x = pyro.sample("x", dist.Bernoulli(0.3))
-        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
+    def model(samples: int) -> None:
+        pyro.sample("x", dist.Bernoulli(0.3))
 
-    def guide(is_late: bool) -> None:
-        pyro.sample("x", dist.Bernoulli(logits=pyro.param("logit", torch.tensor(0.4))))
+    def guide(samples: int) -> None:
+        nonlocal runs
+        runs += 1
+        pyro.sample("x", dist.Bernoulli(0.6), infer={"estimator": catlog.RLOO(samples)})
 
-    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
-    for is_late in (False, True, False, True):
-        found = gradients(elbo, model, guide, is_late)
-        assert_same(found, brute_force(model, guide, is_late))
-
-
-def test_a_model_that_begins_to_depend_on_an_outer_bit() -> None:
-    """Whatever else depends on the outer bit depends on the inner one as well."""
-
-    def model(is_late: bool) -> None:
-        w = pyro.sample("w", dist.Bernoulli(0.3))
-        x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
-        pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
-
-    def guide(is_late: bool) -> None:
-        logits = pyro.param("logits", normals(2, seed=52))
-        for i, name in enumerate("xw"):
-            bernoulli = dist.Bernoulli(logits=logits[i])
-            pyro.sample(name, bernoulli, infer={"estimator": catlog.Exact(limit=100 + i)})
-
-    elbo = catlog.pyro.ELBO()
-    for is_late in (False, True, False, True):
-        found = gradients(elbo, model, guide, is_late)
-        assert_same(found, brute_force(model, guide, is_late))
+    elbo = catlog.pyro.ELBO(num_particles=particles, vectorize_particles=True)
+    counts = []
+    for samples in (2, 2, 3, 3):
+        runs = 0
+        elbo.loss(model, guide, samples)
+        counts.append(runs)
+    assert counts[0] > counts[1] == counts[3] == 1
+    assert counts[2] > 1

@@ -1,18 +1,26 @@
-"""Continuous sites that depend on discrete ones: which rows share their noise."""
+"""Continuous sites that depend on discrete ones: which rows share their noise.
 
+Every estimator of catlog is unbiased there, or refused by name. Noise of the model is named.
+"""
+
+import warnings
+from math import inf
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from judging import assert_mean, gradients
+from judging import EveryOutcome, assert_mean, assert_same, gradients
 from programs import Program
 from torch import Tensor
+from torch.nn.functional import dropout
 
 import catlog
 import catlog.pyro
 from catlog.core.categories import Kind
+from catlog.core.noise import Trace
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 
@@ -67,11 +75,6 @@ def test_rows_have_a_stratum_each(estimator: Any) -> None:
     assert late.shape == (8, 3, 2)
     strata = (8 * late).floor().sort(0).values
     assert torch.equal(strata, torch.arange(8.0).reshape(8, 1, 1).expand(8, 3, 2))
-
-
-def test_another_noise_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`noise` must be one of 'shared', 'stratified', but"):
-        catlog.pyro.ELBO(noise="own")  # type: ignore[arg-type]
 
 
 def test_every_row_is_uniform_and_its_elements_are_independent() -> None:
@@ -136,17 +139,42 @@ def gradient_by_hand() -> dict[str, Tensor]:
     return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
 
 
+def test_with_shared_noise_the_mean_over_draws_is_the_exact_sum() -> None:
+    results = []
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        pyro.set_rng_seed(5)
+        results.append(gradients(catlog.pyro.ELBO(estimator), *style(3)))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("noise", ["shared", "stratified"])
 @pytest.mark.parametrize("name", catlog.estimators.ESTIMATORS)
-def test_estimators_are_unbiased_with_noise_per_row(name: str) -> None:
+def test_estimators_are_unbiased_or_refused(name: str, noise: Any) -> None:
     """By z-tests at 1e-6 for the five derivatives together."""
     torch.manual_seed(0)  # of estimators with a network
     estimator = catlog.estimators.ESTIMATORS[name]()
-    is_refused = not estimator.unbiased or estimator.target != "expectation"
-    if is_refused or Kind.BITS not in estimator.supports or name in BETWEEN:
-        pytest.skip("refused by catlog.pyro.ELBO, or not for bits")
-    elbo = catlog.pyro.ELBO(estimator, noise="stratified")
-    _, found = gradients(elbo, *style(20000))
-    assert_mean(found, gradient_by_hand())
+    if not estimator.unbiased or estimator.target != "expectation":
+        with pytest.raises(ValueError, match=rf"must be unbiased.*{name}"):
+            catlog.pyro.ELBO(estimator)
+        return
+    if Kind.BITS not in estimator.supports:
+        pytest.skip("not for bits")
+    elbo = catlog.pyro.ELBO(estimator, noise=noise)
+    if name in BETWEEN:
+        with pytest.raises(NotImplementedError, match=rf"{name}.*between the categories"):
+            gradients(elbo, *style(2))
+        return
+    assert_mean(gradients(elbo, *style(20000))[1], gradient_by_hand())
+
+
+def assert_same_mean(estimator: catlog.Estimator, model: Program, guide: Program) -> None:
+    """Check that gradients of an estimator and of exact sums have the same mean over copies."""
+    _, found = gradients(catlog.pyro.ELBO(estimator, noise="stratified"), model, guide)
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
+    assert_mean(
+        {name: found[name] - wanted[name] for name in found},
+        {name: torch.zeros(found[name].shape[1:]) for name in found},
+    )
 
 
 def test_a_later_discrete_site_sees_the_noise_of_its_row() -> None:
@@ -168,47 +196,33 @@ def test_a_later_discrete_site_sees_the_noise_of_its_row() -> None:
             z = pyro.sample("z", dist.Normal(a, 1.0))
             pyro.sample("b", dist.Bernoulli(logits=slope * z))
 
-    _, found = gradients(catlog.pyro.ELBO(catlog.SCateR(1), noise="stratified"), model, guide)
-    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
-    assert_mean(
-        {name: found[name] - wanted[name] for name in found},
-        {name: torch.zeros(()) for name in found},
-    )
+    assert_same_mean(catlog.SCateR(1), model, guide)
 
 
 @pytest.mark.parametrize("outer", [catlog.Exact(), catlog.IndeCateR(1)], ids=repr)
 def test_nested_expectations_are_unbiased(outer: Any) -> None:
     """A site that depends on the outer group, and one that depends on both."""
+    copies = 20000
 
-    def programs(copies: int) -> tuple[Program, Program]:
-        def model() -> None:
-            with pyro.plate("copies", copies):
-                a = pyro.sample("a", dist.Bernoulli(0.5))
-                b = pyro.sample("b", dist.Bernoulli(0.5))
-                u = pyro.sample("u", dist.Normal(0.0, 1.0))
-                v = pyro.sample("v", dist.Normal(a, 1.0))
-                pyro.sample("y", dist.Normal(u * b + v * a, 1.0), obs=torch.tensor(DATUM))
+    def model() -> None:
+        with pyro.plate("copies", copies):
+            a = pyro.sample("a", dist.Bernoulli(0.5))
+            b = pyro.sample("b", dist.Bernoulli(0.5))
+            u = pyro.sample("u", dist.Normal(0.0, 1.0))
+            v = pyro.sample("v", dist.Normal(a, 1.0))
+            pyro.sample("y", dist.Normal(u * b + v * a, 1.0), obs=torch.tensor(DATUM))
 
-        def guide() -> None:
-            logits = pyro.param("logits", normals(2, seed=4).repeat(copies, 1))
-            scale = pyro.param("scale", torch.full((copies,), 0.5))
-            with pyro.plate("copies", copies):
-                first, second = logits.unbind(-1)
-                infer = {"estimator": outer}
-                a = pyro.sample("a", dist.Bernoulli(logits=first), infer=infer)
-                b = pyro.sample("b", dist.Bernoulli(logits=second))
-                pyro.sample("u", dist.Normal(a, scale))
-                pyro.sample("v", dist.Normal(a - b, scale))
+    def guide() -> None:
+        logits = pyro.param("logits", normals(2, seed=4).repeat(copies, 1))
+        scale = pyro.param("scale", torch.full((copies,), 0.5))
+        with pyro.plate("copies", copies):
+            first, second = logits.unbind(-1)
+            a = pyro.sample("a", dist.Bernoulli(logits=first), infer={"estimator": outer})
+            b = pyro.sample("b", dist.Bernoulli(logits=second))
+            pyro.sample("u", dist.Normal(a, scale))
+            pyro.sample("v", dist.Normal(a - b, scale))
 
-        return model, guide
-
-    elbo = catlog.pyro.ELBO(catlog.RLOO(2), noise="stratified")
-    _, found = gradients(elbo, *programs(20000))
-    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *programs(20000))
-    assert_mean(
-        {name: found[name] - wanted[name] for name in found},
-        {name: torch.zeros(found[name].shape[1:]) for name in found},
-    )
+    assert_same_mean(catlog.RLOO(2), model, guide)
 
 
 def test_the_check_of_rows_compares_them_at_the_same_noise() -> None:
@@ -234,3 +248,53 @@ def test_the_check_of_rows_compares_them_at_the_same_noise() -> None:
         assert torch.isfinite(loss(mixes=False))
         with pytest.raises(NotImplementedError, match="'y' differs when several rows"):
             loss(mixes=True)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_only_noise_of_the_model_is_named(
+    noisy: bool, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trace, "_uses", WeakKeyDictionary())  # all models share a function's code
+    inner = {"estimator": catlog.RLOO(2)} if nested else {}
+
+    def guide() -> None:
+        pyro.sample("a", dist.Bernoulli(0.4))
+        with pyro.plate("data", 3):
+            pyro.sample("b", dist.Bernoulli(0.6), infer=inner)
+
+    def model() -> None:
+        weight = pyro.param("weight", lambda: torch.rand(3))
+        torch.rand(2)  # not used, as initial values of known parameters are not
+        a = pyro.sample("a", dist.Bernoulli(0.5))
+        with pyro.plate("data", 3):
+            b = pyro.sample("b", dist.Bernoulli(0.5))
+            mean = a * b * weight + (dropout(1 + a + b, 0.5) if noisy else 0)
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=torch.ones(3))
+
+    with pyro.validation_enabled(False), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        catlog.pyro.ELBO(catlog.IndeCateR(1)).differentiable_loss(model, guide)
+    names = {warning.category for warning in caught}
+    assert (catlog.NoisyFunctionWarning in names) == (noisy and not nested)
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_infinite_values_are_named_with_and_without_pyros_validation(validate: bool) -> None:
+    bad = 0.0
+
+    def guide() -> None:
+        pyro.sample("x", dist.Bernoulli(0.5).expand([3]).to_event(1))
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Bernoulli(0.5).expand([3]).to_event(1))
+        pyro.factor("y", x.sum(-1) + bad)
+
+    elbo = catlog.pyro.ELBO(catlog.IndeCateR(1))
+    elbo.differentiable_loss(model, guide)
+    bad = inf
+    with (
+        pyro.validation_enabled(validate),
+        pytest.raises(ValueError, match="f must return finite numbers"),
+    ):
+        elbo.differentiable_loss(model, guide)

@@ -9,17 +9,32 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from programs import chain, mixture
+from programs import Program, chain, mixture
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 
 import catlog
 import catlog.pyro
+from catlog.estimators import MuProp
 
-P = torch.tensor([0.4, 0.6])
+Programs = tuple[Program, Program]  # a model and a guide
+P = torch.tensor([0.4, 0.6], dtype=torch.float64)
+# What is refused: programs, words of the message, and what else `refused` takes.
+REFUSALS: dict[str, tuple[Callable[[], Programs], tuple[str, ...], dict[str, Any]]] = {}
+
+
+def refuses(*words: str, **options: Any) -> Callable[[Any], Any]:
+    """Register a function that returns programs which must be refused with these words."""
+
+    def register(programs: Callable[[], Programs]) -> Callable[[], Programs]:
+        REFUSALS[programs.__name__] = (programs, words, options)
+        return programs
+
+    return register
 
 
 def refused(
-    model: Callable[[], None],
-    guide: Callable[[], None],
+    model: Program,
+    guide: Program,
     *words: str,
     error: type[Exception] = NotImplementedError,
     estimator: catlog.Estimator = catlog.Exact(),
@@ -36,343 +51,205 @@ def bit(name: str = "x", **infer: Any) -> Any:
     return pyro.sample(name, dist.Bernoulli(logits=logit), infer=infer)
 
 
-def test_discrete_sites_of_other_distributions() -> None:
-    def program() -> None:
-        pyro.sample("count", dist.Poisson(torch.tensor(2.0)))
-
-    refused(program, program, "'count'", "Poisson", "Categorical", "TraceGraph_ELBO")
+def site(fn: Any, name: str = "x", **infer: Any) -> Program:
+    """Return a program with one site."""
+    return lambda: pyro.sample(name, fn, infer=infer)
 
 
-def test_control_flow_in_the_guide() -> None:
-    def model() -> None:
-        bit("x")
-        bit("w")
+def bits_in_a_plate(size: int = 3) -> None:
+    with pyro.plate("data", size):
+        bit()
 
+
+@refuses("'count'", "Poisson", "Categorical", "TraceGraph_ELBO")
+def discrete_sites_of_other_distributions() -> Programs:
+    return (site(dist.Poisson(torch.tensor(2.0)), "count"),) * 2
+
+
+@refuses("guide cannot be vectorised", "after its site 'x'", "torch.where")
+def control_flow_in_the_guide() -> Programs:
     def guide() -> None:
-        x = bit("x")
-        pyro.sample("w", dist.Bernoulli(0.3 if x else 0.6))
+        pyro.sample("w", dist.Bernoulli(0.3 if bit() else 0.6))
 
-    refused(model, guide, "guide cannot be vectorised", "after its site 'x'", "torch.where")
-
-
-def test_control_flow_in_the_model() -> None:
-    def model() -> None:
-        x = bit("x")
-        pyro.factor("f", torch.tensor(1.0 if x.item() else 0.0))
-
-    refused(model, bit, "model cannot be vectorised", "after its site 'x'", "torch.where")
+    return lambda: (bit(), bit("w")), guide
 
 
-def test_rows_that_are_mixed() -> None:
+@refuses("model cannot be vectorised", "after its site 'x'", "torch.where")
+def control_flow_in_the_model() -> Programs:
+    return lambda: pyro.factor("f", torch.tensor(1.0 if bit().item() else 0.0)), bit
+
+
+@refuses("model cannot be vectorised", "'f'", "x.sum(-1)", "from the right")
+def rows_that_are_mixed() -> Programs:
     """Without the comparison with runs of their own, the gradient would be silently wrong."""
-
-    def model() -> None:
-        pyro.factor("f", 3 * bit("x").sum())
-
-    refused(model, bit, "model cannot be vectorised", "'f'", "x.sum(-1)", "from the right")
+    return lambda: pyro.factor("f", 3 * bit().sum()), bit
 
 
-def test_dimensions_counted_from_the_left() -> None:
-    def guide() -> None:
-        with pyro.plate("data", 3):
-            pyro.sample("x", dist.Bernoulli(P).to_event(1))
-
-    def model() -> None:
+@refuses("model cannot be vectorised", "x[..., 0]")
+def dimensions_counted_from_the_left() -> Programs:
+    def program(is_model: bool) -> None:
         with pyro.plate("data", 3):
             x = pyro.sample("x", dist.Bernoulli(P).to_event(1))
-            pyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=torch.zeros(3))
+            if is_model:
+                pyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=torch.zeros(3))
 
-    refused(model, guide, "model cannot be vectorised", "x[..., 0]")
+    return partial(program, True), partial(program, False)
 
 
-def test_a_sum_over_a_plate_without_its_dimension() -> None:
-    def guide() -> None:
-        with pyro.plate("data", 3):
-            bit("x")
-
+@refuses("'f'", "keepdim=True")
+def a_sum_over_a_plate_without_its_dimension() -> Programs:
     def model() -> None:
         with pyro.plate("data", 3):
-            x = bit("x")
+            x = bit()
         pyro.factor("f", x.sum(-1))
 
-    refused(model, guide, "'f'", "keepdim=True")
+    return model, bits_in_a_plate
 
 
-def test_rows_that_move_to_another_dimension() -> None:
+@refuses("'y'", "dimension -3", "Vindex")
+def rows_that_move_to_another_dimension() -> Programs:
     """The table's rows add a dimension between rows and plates."""
 
-    def guide() -> None:
-        with pyro.plate("images", 2, dim=-1):
-            bit("z")
-
     def model() -> None:
-        with pyro.plate("images", 2, dim=-1):
-            z = bit("z").long()
+        with pyro.plate("data", 3, dim=-1):
+            z = bit().long()
             with pyro.plate("pixels", 2, dim=-2):
                 loc = torch.eye(2)[z].movedim(-1, -2)
-                pyro.sample("y", dist.Normal(loc, 1.0), obs=torch.zeros(2, 2))
+                pyro.sample("y", dist.Normal(loc, 1.0), obs=torch.zeros(2, 3))
 
-    refused(model, guide, "'y'", "dimension -3", "Vindex")
+    return model, bits_in_a_plate
 
 
-def test_rows_that_move_to_the_dimension_of_other_rows() -> None:
+@refuses("'f'", "another dimension")
+def rows_that_move_to_the_dimension_of_other_rows() -> Programs:
     """Two groups: the rows of the first stand where those of the second belong."""
 
-    def guide() -> None:
-        bit("g", estimator=catlog.Exact())
+    def program(is_model: bool) -> None:
+        g = bit("g", estimator=catlog.Exact())
+        if is_model:
+            pyro.factor("f", g.unsqueeze(-2) if g.dim() > 0 else g)
         with pyro.plate("data", 2):
-            bit("x", estimator=catlog.RLOO(2))
+            bit(estimator=catlog.RLOO(2))
 
-    def model() -> None:
-        g = bit("g")
-        pyro.factor("f", g.unsqueeze(-2) if g.dim() > 0 else g)
-        with pyro.plate("data", 2):
-            bit("x")
-
-    refused(model, guide, "'f'", "another dimension")
+    return partial(program, True), partial(program, False)
 
 
-def test_dependent_sites_with_an_estimator_for_independent_ones() -> None:
-    words = "'b' depends on ['a']", "catlog.SCateR(2)", "infer="
-    refused(*chain(), *words, error=TypeError, estimator=catlog.IndeCateR(2))
+@refuses(
+    "'b' depends on ['a']",
+    "catlog.SCateR(2)",
+    "infer=",
+    error=TypeError,
+    estimator=catlog.IndeCateR(2),
+)
+def dependent_sites_with_an_estimator_for_independent_ones() -> Programs:
+    return chain()
 
 
-def test_enumeration_in_the_model_only() -> None:
-    def model() -> None:
-        bit("x")
-        pyro.sample("z", dist.Categorical(P), infer={"enumerate": "parallel"})
-
-    refused(model, bit, "'z'", "enumeration", "add it there", "pyro.factor", "TraceEnum_ELBO")
+@refuses("'z'", "enumeration", "add it there", "pyro.factor", "TraceEnum_ELBO")
+def enumeration_in_the_model_only() -> Programs:
+    return lambda: (bit(), site(dist.Categorical(P), "z", enumerate="parallel")()), bit
 
 
-def test_ways_out_of_enumeration_in_the_model_only() -> None:
-    """Enumerated in the guide too, or summed out in a factor: the bound is that of Pyro."""
-    p = torch.tensor([0.4, 0.6])
-    mean = torch.tensor([[0.0, 1.0], [2.0, -1.0]])
-    observed = torch.tensor(0.7)
-
-    def enumerated() -> None:
-        x = bit("x").long()
-        z = pyro.sample("z", dist.Categorical(p), infer={"enumerate": "parallel"})
-        pyro.sample("y", dist.Normal(mean[x, z], 1.0), obs=observed)
-
-    def guide() -> None:
-        x = bit("x", enumerate="parallel").long()
-        # The posterior of z, so that both bounds are equal.
-        log_joint = p.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
-        pyro.sample("z", dist.Categorical(logits=log_joint), infer={"enumerate": "parallel"})
-
-    def summed_out() -> None:
-        x = bit("x").long()
-        log_joint = p.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
-        pyro.factor("y", log_joint.logsumexp(-1))
-
-    def enumerated_bit() -> None:
-        bit("x", enumerate="parallel")
-
-    wanted = pyro.infer.TraceEnum_ELBO(max_plate_nesting=0).loss(enumerated, enumerated_bit)
-    for model, q in ((enumerated, guide), (summed_out, bit)):
-        loss = catlog.pyro.ELBO(catlog.Exact()).differentiable_loss(model, q)
-        assert abs(loss.item() - wanted) < 1e-12
+@refuses("site 'x' has 4 categories in the guide, but 3", "same number", error=ValueError)
+def more_categories_in_the_guide_than_in_the_model() -> Programs:
+    return site(dist.Categorical(torch.ones(3))), site(dist.Categorical(torch.ones(4)))
 
 
-def test_more_categories_in_the_guide_than_in_the_model() -> None:
-    def model() -> None:
-        pyro.sample("x", dist.Categorical(torch.ones(3)))
-
-    def guide() -> None:
-        pyro.sample("x", dist.Categorical(torch.ones(4)))
-
-    words = "site 'x' has 4 categories in the guide, but 3", "same number"
-    refused(model, guide, *words, error=ValueError)
+@refuses("'z'", "Add it to the guide", error=ValueError)
+def latent_sites_that_the_guide_does_not_have() -> Programs:
+    return lambda: (bit(), site(dist.Normal(0.0, 1.0), "z")()), bit
 
 
-def test_batches_without_a_plate() -> None:
-    """The error is Pyro's own."""
-
-    def program() -> None:
-        pyro.sample("x", dist.Bernoulli(P))
-
-    with pytest.raises(ValueError, match=r'(?s)at site "x".*pyro\.plate.*\.to_event'):
-        catlog.pyro.ELBO().differentiable_loss(program, program)
+@refuses("'z'", "num_samples", "catlog.RLOO(8)")
+def enumeration_by_samples() -> Programs:
+    return mixture({"enumerate": "parallel", "num_samples": 4})
 
 
-def test_latent_sites_that_the_guide_does_not_have() -> None:
-    def model() -> None:
-        bit("x")
-        pyro.sample("z", dist.Normal(0.0, 1.0))
-
-    refused(model, bit, "'z'", "Add it to the guide", error=ValueError)
+@refuses("'z'", "Gamma", "Normal")
+def continuous_sites_given_discrete_ones_without_inverse_cdf() -> Programs:
+    return (lambda: pyro.sample("z", dist.Gamma(1.0 + bit(), 1.0)),) * 2
 
 
-def test_enumeration_by_samples() -> None:
-    programs = mixture({"enumerate": "parallel", "num_samples": 4})
-    refused(*programs, "'z'", "num_samples", "catlog.RLOO(8)")
+@refuses("`guide`", "TraceGraph_ELBO")
+def guides_that_are_handlers() -> Programs:
+    return bit, pyro.poutine.messenger.Messenger()
 
 
-def test_continuous_sites_given_discrete_ones_without_inverse_cdf() -> None:
-    def program() -> None:
-        x = bit("x")
-        pyro.sample("z", dist.Gamma(1.0 + x, 1.0))
-
-    refused(program, program, "'z'", "Gamma", "Normal")
+@refuses("MuProp", "['x']", "in their support", "IndeCateR", estimator=MuProp(2))
+def estimators_that_evaluate_f_between_the_categories() -> Programs:
+    return bit, bit
 
 
-def test_guides_that_are_handlers() -> None:
-    handler = pyro.poutine.messenger.Messenger()
-    refused(bit, handler, "`guide`", "TraceGraph_ELBO")
+@refuses("REBAR", "['x']", "in their support", "IndeCateR", estimator=catlog.REBAR(2))
+def estimators_that_relax() -> Programs:
+    return bit, bit
 
 
-@pytest.mark.parametrize("value", ["RLOO", 3, catlog.RLOO])
-def test_what_is_no_estimator(value: object) -> None:
-    with pytest.raises(TypeError, match=r"catlog.pyro.ELBO: `estimator` must be an estimator"):
-        catlog.pyro.ELBO(value)
-    model, guide = mixture({"estimator": value})
-    refused(model, guide, "site 'z'", error=TypeError)
+@refuses("'z'", "Normal", "reparameterised", error=TypeError)
+def estimators_of_continuous_sites() -> Programs:
+    return (site(dist.Normal(0.0, 1.0), "z", estimator=catlog.RLOO(2)),) * 2
 
 
-@pytest.mark.parametrize("estimator", [catlog.GumbelSoftmax(), catlog.estimators.VIMCO(2)], ids=str)
-def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
-    with pytest.raises(ValueError, match=r"must be unbiased.*Use IndeCateR, SCateR or RLOO"):
-        catlog.pyro.ELBO(estimator)
-
-
-@pytest.mark.parametrize("estimator", [catlog.estimators.MuProp(2), catlog.REBAR(2)], ids=str)
-def test_estimators_that_evaluate_f_between_the_categories(estimator: catlog.Estimator) -> None:
-    name = type(estimator).__name__
-    refused(bit, bit, name, "['x']", "in their support", "IndeCateR", estimator=estimator)
-
-
-def test_estimators_of_continuous_sites() -> None:
-    def program() -> None:
-        pyro.sample("z", dist.Normal(0.0, 1.0), infer={"estimator": catlog.RLOO(2)})
-
-    refused(program, program, "'z'", "Normal", "reparameterised", error=TypeError)
-
-
-def test_more_plates_than_announced() -> None:
-    def program() -> None:
-        with pyro.plate("rows", 2, dim=-2):
-            bit("x")
-
-    elbo = catlog.pyro.ELBO(max_plate_nesting=1)
-    with pytest.raises(ValueError, match=r"site 'x' has a plate at dimension -2.*nesting=2"):
-        elbo.loss(program, program)
-
-
-def test_particles_are_counted() -> None:
-    with pytest.raises(ValueError, match=r"`num_particles` must be at least 1"):
-        catlog.pyro.ELBO(num_particles=0)
-
-
-def test_sites_that_come_and_go() -> None:
+@refuses("the model's site 'f' comes and goes", "torch.where")
+def sites_that_come_and_go() -> Programs:
     """Whether the model has the site "f" changes from run to run."""
     runs = iter(range(1000))
-
-    def model() -> None:
-        x = bit("x")
-        if next(runs) % 3 == 0:
-            pyro.factor("f", x)
-
-    refused(model, bit, "the model's site 'f' comes and goes", "torch.where")
+    return lambda: pyro.factor("f", bit()) if next(runs) % 3 == 0 else bit(), bit
 
 
-def test_sites_that_depend_on_all_values_at_once() -> None:
+@refuses("the model's site 'f' comes and goes", "torch.where")
+def sites_that_depend_on_all_values_at_once() -> Programs:
     """The condition reads all rows, so the run with rows has other sites."""
 
     def model() -> None:
-        x = bit("x")
+        x = bit()
         if (x == 1).all():
             pyro.factor("f", x)
 
-    refused(model, bit, "the model's site 'f' comes and goes", "torch.where")
+    return model, bit
 
 
-def refused_by_pyro(model: Callable[[], None], guide: Callable[[], None], message: str) -> None:
-    """Check that the error is that of Pyro's own losses."""
-    for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), pyro.infer.Trace_ELBO()):
-        with pytest.raises(ValueError, match=message):
-            elbo.differentiable_loss(model, guide)
-
-
-def test_shapes_that_disagree() -> None:
-    """Four bits in the model, two in the guide."""
-
-    def model() -> None:
-        pyro.sample("x", dist.Bernoulli(0.5 * torch.ones(1, 2)).to_event(2))
-
-    def guide() -> None:
-        pyro.sample("x", dist.Bernoulli(pyro.param("p", 0.3 * torch.ones(2, 1))).to_event(2))
-
-    refused_by_pyro(model, guide, "shapes disagree at site 'x'")
-
-
-def test_event_dimensions_that_disagree() -> None:
-    def model() -> None:
-        with pyro.plate("data", 2):
-            pyro.sample("x", dist.Bernoulli(P))
-
-    def guide() -> None:
-        pyro.sample("x", dist.Bernoulli(P).to_event(1))
-
-    refused_by_pyro(model, guide, "event_dims disagree at site 'x'")
-
-
-def test_warnings_are_those_of_pyro() -> None:
-    """A site, and a plate, that the guide has and the model lacks."""
-
-    def guide_with_site() -> None:
-        bit()
-        pyro.sample("extra", dist.Normal(0.0, 1.0))
-
-    def guide_with_plate() -> None:
-        for _ in pyro.plate("data", 1):
-            bit()
-
-    for guide, message in (
-        (guide_with_site, "Found non-auxiliary vars in guide but not model"),
-        (guide_with_plate, "Found plate statements in guide but not model"),
-    ):
-        for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), pyro.infer.Trace_ELBO()):
-            with pytest.warns(UserWarning, match=message):
-                elbo.differentiable_loss(bit, guide)
-        with pyro.validation_enabled(False):
-            catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
-
-
-def test_auxiliary_sites_of_the_guide() -> None:
-    def guide() -> None:
-        bit()
-        pyro.sample("extra", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
-
-    catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
-
-
-def test_baselines_are_ignored_with_a_warning() -> None:
-    def guide() -> None:
-        bit(baseline={"use_decaying_avg_baseline": True})
-
-    with pytest.warns(UserWarning, match=r"infer\['baseline'\] of site 'x' is ignored"):
-        catlog.pyro.ELBO().differentiable_loss(bit, guide)
-
-
-@pytest.mark.parametrize("has_rsample", [False, None])
-def test_factors_in_the_guide_that_are_not_reparameterised(has_rsample: bool | None) -> None:
-    def guide() -> None:
-        x = bit()
-        pyro.factor("f", 0.3 * x, has_rsample=has_rsample)
-
-    with pyro.validation_enabled(has_rsample is False):
-        refused(bit, guide, "pyro.factor('f', ...)", "has_rsample=True", str(has_rsample))
-
-
-def test_plates_without_a_size_that_have_two() -> None:
+@refuses("plate 'data'", "3", "'w'", "pyro.plate('data', 3)", error=ValueError)
+def plates_without_a_size_that_have_two() -> Programs:
     def program() -> None:
         with pyro.plate("data"):
             pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
             pyro.sample("w", dist.Bernoulli(0.3))
 
-    refused(program, program, "plate 'data'", "3", "'w'", "pyro.plate('data', 3)", error=ValueError)
+    return program, program
+
+
+class Sign(dist.TorchDistribution):
+    """Values -1 and 1."""
+
+    arg_constraints: dict[str, Any] = {}
+
+    def sample(self, sample_shape: Any = torch.Size()) -> torch.Tensor:
+        return torch.tensor(1.0).expand(sample_shape)
+
+    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.where(value == 1, 0.3, 0.7).log()
+
+
+@refuses("'x'", "Sign", "register_distribution", error=ValueError)
+def registered_conversions_with_other_values() -> Programs:
+    catlog.distributions.register_distribution(Sign, lambda q: dist.Bernoulli(torch.tensor(0.7)))
+    return (site(Sign(validate_args=False)),) * 2
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused_by_name_and_with_a_way_out(name: str) -> None:
+    programs, words, options = REFUSALS[name]
+    refused(*programs(), *words, **options)
+
+
+@pytest.mark.parametrize("has_rsample", [False, None])
+def test_factors_in_the_guide_that_are_not_reparameterised(has_rsample: bool | None) -> None:
+    def guide() -> None:
+        pyro.factor("f", 0.3 * bit(), has_rsample=has_rsample)
+
+    with pyro.validation_enabled(has_rsample is False):
+        refused(bit, guide, "pyro.factor('f', ...)", "has_rsample=True", str(has_rsample))
 
 
 @pytest.mark.parametrize("which", ["guide", "model"])
@@ -393,36 +270,114 @@ def test_the_line_that_cannot_have_rows(which: str) -> None:
     refused(model, guide, *words)
 
 
+def test_ways_out_of_enumeration_in_the_model_only() -> None:
+    """Enumerated in the guide too, or summed out in a factor: the bound is that of Pyro."""
+    mean, observed = torch.tensor([[0.0, 1.0], [2.0, -1.0]]), torch.tensor(0.7)
+
+    def log_joint(x: torch.Tensor) -> torch.Tensor:
+        return P.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
+
+    def enumerated() -> None:
+        x, z = bit().long(), site(dist.Categorical(P), "z", enumerate="parallel")()
+        pyro.sample("y", dist.Normal(mean[x, z], 1.0), obs=observed)
+
+    def posterior() -> None:  # of z, so that both bounds are equal
+        x = bit(enumerate="parallel").long()
+        site(dist.Categorical(logits=log_joint(x)), "z", enumerate="parallel")()
+
+    def summed_out() -> None:
+        pyro.factor("y", log_joint(bit().long()).logsumexp(-1))
+
+    loss = TraceEnum_ELBO(max_plate_nesting=0).loss
+    wanted = loss(enumerated, partial(bit, enumerate="parallel"))
+    for model, q in ((enumerated, posterior), (summed_out, bit)):
+        found = catlog.pyro.ELBO(catlog.Exact()).differentiable_loss(model, q)
+        assert abs(found.item() - wanted) < 1e-12
+
+
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("options", "error", "message"),
     [
-        ("strict_enumeration_warning", "enumerated where they are marked"),
-        ("ignore_jit_warnings", "nothing is traced"),
-        ("jit_options", "nothing is traced"),
-        ("max_iarange_nesting", "`max_plate_nesting`"),
-        ("tail_adaptive_beta", "TraceTailAdaptive_ELBO"),
-        ("particles", "no argument `particles`"),
+        ({"estimator": "RLOO"}, TypeError, "`estimator` must be an estimator"),
+        ({"estimator": 3}, TypeError, "`estimator` must be an estimator"),
+        ({"estimator": catlog.RLOO}, TypeError, "`estimator` must be an estimator"),
+        ({"estimator": catlog.GumbelSoftmax()}, ValueError, "must be unbiased.*Use IndeCateR,"),
+        ({"estimator": catlog.estimators.VIMCO(2)}, ValueError, "must be unbiased.*another bound"),
+        ({"num_particles": 0}, ValueError, "`num_particles` must be at least 1"),
+        ({"noise": "own"}, ValueError, "`noise` must be one of 'shared', 'stratified', but"),
+        ({"strict_enumeration_warning": 1}, TypeError, "enumerated where they are marked"),
+        ({"ignore_jit_warnings": 1}, TypeError, "nothing is traced"),
+        ({"jit_options": 1}, TypeError, "nothing is traced"),
+        ({"max_iarange_nesting": 1}, TypeError, "`max_plate_nesting`"),
+        ({"tail_adaptive_beta": 1}, TypeError, "TraceTailAdaptive_ELBO"),
+        ({"particles": 1}, TypeError, "no argument `particles`"),
+    ],
+    ids=str,
+)
+def test_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"catlog.pyro.ELBO: .*{message}"):
+        catlog.pyro.ELBO(**options)
+    if error is TypeError and "estimator" in options:
+        refused(*mixture(options), "site 'z'", error=error)
+
+
+def test_more_plates_than_announced() -> None:
+    def program() -> None:
+        with pyro.plate("rows", 2, dim=-2):
+            bit()
+
+    with pytest.raises(ValueError, match=r"site 'x' has a plate at dimension -2.*nesting=2"):
+        catlog.pyro.ELBO(max_plate_nesting=1).loss(program, program)
+
+
+def bernoulli(*shape: int, event: int = 0) -> Any:
+    return dist.Bernoulli(torch.full(shape, 0.4)).to_event(event)
+
+
+def in_plate() -> None:
+    with pyro.plate("data", 2):
+        pyro.sample("x", bernoulli(2))
+
+
+@pytest.mark.parametrize(
+    ("model", "guide", "message"),
+    [
+        (site(bernoulli(1, 2, event=2)), site(bernoulli(2, 1, event=2)), "shapes disagree at"),
+        (in_plate, site(bernoulli(2, event=1)), "event_dims disagree at site 'x'"),
+        (site(bernoulli(2)), site(bernoulli(2)), r'(?s)at site "x".*pyro\.plate.*\.to_event'),
+    ],
+    ids=["shapes", "event dimensions", "batches without a plate"],
+)
+def test_errors_are_those_of_pyro(model: Program, guide: Program, message: str) -> None:
+    for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), Trace_ELBO()):
+        with pytest.raises(ValueError, match=message):
+            elbo.differentiable_loss(model, guide)
+
+
+def with_plate() -> None:
+    for _ in pyro.plate("data", 1):
+        bit()
+
+
+@pytest.mark.parametrize(
+    ("guide", "message"),
+    [
+        (lambda: (bit(), site(dist.Normal(0.0, 1.0), "extra")()), "Found non-auxiliary vars"),
+        (with_plate, "Found plate statements in guide but not model"),
     ],
 )
-def test_arguments_of_other_losses(name: str, words: str) -> None:
-    with pytest.raises(TypeError, match=f"catlog.pyro.ELBO: .*{words}"):
-        catlog.pyro.ELBO(**{name: 1})
+def test_warnings_are_those_of_pyro(guide: Program, message: str) -> None:
+    """A site, and a plate, that the guide has and the model lacks."""
+    for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), Trace_ELBO()):
+        with pytest.warns(UserWarning, match=message):
+            elbo.differentiable_loss(bit, guide)
+    with pyro.validation_enabled(False):
+        catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
 
 
-def test_registered_conversions_with_other_values() -> None:
-    class Sign(dist.TorchDistribution):
-        """Values -1 and 1."""
-
-        arg_constraints: dict[str, Any] = {}
-
-        def sample(self, sample_shape: Any = torch.Size()) -> torch.Tensor:
-            return torch.tensor(1.0).expand(sample_shape)
-
-        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
-            return torch.where(value == 1, 0.3, 0.7).log()
-
-    def program() -> None:
-        pyro.sample("x", Sign(validate_args=False))
-
-    catlog.distributions.register_distribution(Sign, lambda q: dist.Bernoulli(torch.tensor(0.7)))
-    refused(program, program, "'x'", "Sign", "register_distribution", error=ValueError)
+def test_auxiliary_sites_are_taken_and_baselines_ignored_with_a_warning() -> None:
+    extra = site(dist.Normal(0.0, 1.0), "extra", is_auxiliary=True)
+    catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, lambda: (bit(), extra()))
+    guide = partial(bit, baseline={"use_decaying_avg_baseline": True})
+    with pytest.warns(UserWarning, match=r"infer\['baseline'\] of site 'x' is ignored"):
+        catlog.pyro.ELBO().differentiable_loss(bit, guide)
