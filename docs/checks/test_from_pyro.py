@@ -58,7 +58,7 @@ def test_exact_is_better_than_indecater_for_one_label(rate: float) -> None:
 
 
 def test_noise_moves_variance_from_the_style_to_the_label() -> None:
-    rows = selected(read("pyro/ss_vae"), section="gradient", code="label", method="Exact()")
+    rows = selected(read("pyro/ss_vae"), section="gradient", method="Exact()")
     for shared, stratified in grouped(rows, "steps").values():
         assert (shared["noise"], stratified["noise"]) == ("shared", "stratified")
         assert shared["encoder_y"] < 0.2 * stratified["encoder_y"]

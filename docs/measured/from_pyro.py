@@ -67,13 +67,12 @@ def bounds() -> str:
 
 def noise() -> str:
     """Return the variances of losses at two stages, in the networks of the label and the style."""
-    rows = selected(read("pyro/ss_vae"), section="gradient", code="label")
+    rows = selected(read("pyro/ss_vae"), section="gradient")
     stages = distinct(rows, "steps")
     names = {"encoder_y": "label", "encoder_z": "style"}
     lines = []
-    for (method, kind), same in grouped(rows, "method", "noise").items():
-        if not kind or method in ("Exact()", "IndeCateR(1)", "RLOO(4)"):
-            cells = [short(float(row[name])) for row in same for name in names]
-            lines.append([label(same[0]), *cells])
+    for same in grouped(rows, "method", "noise").values():
+        cells = [short(float(row[name])) for row in same for name in names]
+        lines.append([label(same[0]), *cells])
     heads = [f"{name}, {steps} steps" for steps in stages for name in names.values()]
     return table(["loss", *heads], lines)

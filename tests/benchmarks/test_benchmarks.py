@@ -69,9 +69,8 @@ def test_choose(measure: Measure) -> None:
 def test_control_variates(measure: Measure) -> None:
     contest = measure("control_variates", "quality/contest.csv", "--only", "contest")
     assert all(row["evaluations"] <= 40 for row in contest)
-    decoder = measure("control_variates", "quality/variance_dvae.csv", "--only", "decoder")
     slopes = measure("control_variates", "quality/control_variates.csv", "--only", "slopes")
-    assert len(decoder) == len(slopes) == 2
+    assert len(slopes) == 2
     rows = measure("control_variates", "quality/slope_predictions.csv", "--only", "predictions")
     assert all(0 < row["residual"] < 1 for row in rows)
 
@@ -144,9 +143,6 @@ def test_structured(measure: Measure) -> None:
     for row in measure("structured", "subset/stability.csv", "--only", "stability"):
         if row["how"] == "Subset":
             assert max(row["marginals"], row["gradient"], row["log_prob_per_item"]) < 1e-5
-    rows = measure("structured", "subset/autoencoder.csv", "--only", "autoencoder")
-    for run_of_name in grouped(rows, "estimator").values():
-        assert run_of_name[-1]["loss"] < run_of_name[0]["loss"]
 
 
 def test_suite(measure: Measure) -> None:
