@@ -6,30 +6,26 @@ of three). So the integral over a cell is its size times the estimate at its cen
 expectation of the estimate is a finite sum.
 """
 
-from collections.abc import Callable
 from itertools import permutations
 from math import prod
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.distributions import Categorical
 from torch.testing import assert_close
 
 import catlog
 from catlog import DisARM
 from catlog.core.view import view
 from catlog.estimators import ARM, ARMS, ARSM, CARMS, DisARMTree
-from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected
 from catlog.testing.cases import seeded
-from support.laws import integers
+from support.laws import bits, integers
 from support.more_cases import MORE_CATEGORIES
 from support.simplex import Cells, cells
 
-BITS = ("bits", "bits by probs", "bits, two event dims")
-SMALL = tuple(CASES)
-LARGE = tuple(MORE_CATEGORIES)
-ALL_CASES = CASES | MORE_CATEGORIES
+TREES = (DisARMTree(1), DisARMTree(1, tree="stick"))
 
 
 def above(size: int, threshold: Tensor) -> list[Tensor]:
@@ -115,26 +111,14 @@ def all_noise(E: catlog.Estimator, q: object) -> Cells:
     return uniforms_of(noise) if isinstance(E, ARMS | CARMS | ARSM) else noise, weight
 
 
-def expectation(
-    E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], Tensor]
-) -> list[Tensor]:
-    """Return value and gradients, in theta and in f's parameter, integrated over the noise."""
-    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-    noise, weight = all_noise(E, case.distribution(theta))
-    assert_close(weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12)
-    q = case.distribution(theta.expand(len(weight), *theta.shape))
-    total = (weight * E(lambda x: f(case.features(x), c), q, noise=noise)).sum()
-    return [total.detach(), *torch.autograd.grad(total, [theta, c])]
-
-
 EXACT = [
-    *((E, name) for E in (ARM(1), ARM(2), DisARM(1), DisARM(2), ARMS(2), ARMS(3)) for name in BITS),
+    *((E, "bits") for E in (ARM(1), ARM(2), DisARM(1), DisARM(2), ARMS(2), ARMS(3))),
     *(
         (E, name)
-        for E in (ARSM(1), CARMS(2), CARMS(3), DisARMTree(1), DisARMTree(1, tree="stick"))
-        for name in SMALL
+        for E in (ARSM(1), CARMS(2), CARMS(3), *TREES)
+        for name in ("bits", "one-hot", "masked", "mixed cardinalities")
     ),
-    *((E, name) for E in (CARMS(2), DisARMTree(1), DisARMTree(1, tree="stick")) for name in LARGE),
+    *((E, name) for E in (CARMS(2), *TREES) for name in MORE_CATEGORIES),
     *((E, "one integer") for E in (DisARMTree(2), ARSM(2))),
     (CARMS(3), "one integer of five"),
 ]
@@ -143,14 +127,15 @@ EXACT = [
 @pytest.mark.parametrize(("E", "name"), EXACT, ids=str)
 def test_unbiased(E: catlog.Estimator, name: str) -> None:
     """Value and gradient, in the parameters of q and f, integrated exactly over the noise."""
-    case = ALL_CASES[name]
-    for f in FUNCTIONS.values():
-        got, exact = expectation(E, case, f), list(expected(case, f, PARAMETER))
-        assert_close(got, exact, rtol=0, atol=1e-12)
-
-
-def f_of_bits(x: Tensor) -> Tensor:
-    return (x.double() * torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)).sum(-1).sin()
+    case = (CASES | MORE_CATEGORIES)[name]
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    noise, weight = all_noise(E, case.distribution(theta))
+    assert_close(weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12)
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
+    f = FUNCTIONS["sine"]
+    total = (weight * E(lambda x: f(case.features(x), c), q, noise=noise)).sum()
+    got = (total.detach(), *torch.autograd.grad(total, [theta, c]))
+    assert_close(got, expected(case, f, PARAMETER), rtol=0, atol=1e-12)
 
 
 LOGITS = torch.randn(50, 3, dtype=torch.float64, generator=seeded(5))
@@ -158,12 +143,12 @@ U = torch.rand(2, 50, 3, dtype=torch.float64, generator=seeded(6))
 FIRST = torch.where(LOGITS < 0, U[0], 1 - U[0])
 
 
-def estimate(E: catlog.Estimator, noise: Tensor, categorical: bool = False) -> list[Tensor]:
+def estimate(E: catlog.Estimator, noise: Tensor) -> list[Tensor]:
+    """Return value and gradient; of categories, where E takes them."""
     logits = LOGITS.clone().requires_grad_()
-    law = Bernoulli(logits=logits)
-    if categorical:
-        law = Categorical(logits=torch.stack([0 * logits, logits], -1))
-    value = E(f_of_bits, Independent(law, 1), noise=noise)
+    pairs = torch.stack([0 * logits, logits], -1)
+    q = integers(pairs) if "index" in E.supports else bits(logits)
+    value = E(lambda x: (x.double() @ torch.tensor([1.0, 2.0, 4.0]).double()).sin(), q, noise=noise)
     return [value.detach(), torch.autograd.grad(value.sum(), logits)[0]]
 
 
@@ -176,27 +161,18 @@ def test_disarm_is_the_conditional_expectation_of_arm() -> None:
     assert (arm[1] - disarm[1]).norm() > 0.1 * disarm[1].norm()
 
 
-SAME_FOR_BITS = {
+OF_TWO_CATEGORIES = {
     "ARSM is ARM": (ARSM(2), uniforms_of(torch.stack([U, 1 - U], -1)), ARM(2), U),
     "a tree is DisARM": (DisARMTree(2), U.unsqueeze(-1), DisARM(2), U),
-    "CARMS(2) is ARMS": (CARMS(2), U.unsqueeze(-1), ARMS(2), U),
-    "CARMS(4) is ARMS": (CARMS(4), U.repeat(2, 1, 1).unsqueeze(-1), ARMS(4), U.repeat(2, 1, 1)),
-    "ARMS is DisARM": (
-        ARMS(2),
-        uniforms_of(torch.stack([FIRST, 1 - FIRST])),
-        DisARM(1),
-        U[:1],
-    ),
+    "CARMS is ARMS": (CARMS(4), U.repeat(2, 1, 1).unsqueeze(-1), ARMS(4), U.repeat(2, 1, 1)),
+    "ARMS is DisARM": (ARMS(2), uniforms_of(torch.stack([FIRST, 1 - FIRST])), DisARM(1), U[:1]),
 }
 
 
-@pytest.mark.parametrize("categorical", [False, True])
-@pytest.mark.parametrize("name", SAME_FOR_BITS)
-def test_special_cases_of_two_categories(name: str, categorical: bool) -> None:
-    E, noise, other, other_noise = SAME_FOR_BITS[name]
-    wanted = estimate(other, other_noise)
-    got = estimate(E, noise, categorical and "one-hot" in E.supports)
-    assert_close(got, wanted, rtol=1e-12, atol=1e-14)
+@pytest.mark.parametrize("name", OF_TWO_CATEGORIES)
+def test_special_cases(name: str) -> None:
+    E, noise, other, other_noise = OF_TWO_CATEGORIES[name]
+    assert_close(estimate(E, noise), estimate(other, other_noise), rtol=1e-12, atol=1e-14)
 
 
 def test_a_node_on_neither_path_has_no_weight() -> None:
@@ -223,49 +199,3 @@ def test_two_draws_of_a_uniform_distribution_never_agree() -> None:
 
     CARMS(2)(f, q.expand((len(weight),)), noise=noise)
     assert_close(frequency, (1 - torch.eye(5, dtype=torch.float64)) / 20, rtol=0, atol=1e-14)
-
-
-ALL = [ARM(2), DisARM(2), ARMS(3), ARSM(2), CARMS(3), DisARMTree(2), DisARMTree(2, tree="stick")]
-
-
-@pytest.mark.parametrize("E", ALL, ids=str)
-def test_probabilities_of_zero_and_one(E: catlog.Estimator) -> None:
-    """Impossible categories are never shown to f, and a certain variable gets no gradient."""
-    p = torch.tensor([0.0, 1.0, 0.3], dtype=torch.float64).expand(200, 3).clone().requires_grad_()
-
-    def f(x: Tensor) -> Tensor:
-        assert bool((x[..., 0] == 0).all())
-        assert bool((x[..., 1] == 1).all())
-        return f_of_bits(x)
-
-    value = E(f, Independent(Bernoulli(probs=p), 1))
-    (gradient,) = torch.autograd.grad(value.sum(), p)
-    assert bool((gradient[:, :2] == 0).all())
-    assert bool((gradient[:, 2] != 0).any())
-    assert bool(gradient.isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("E", "remedy"), [(ARM(), "ARSM"), (DisARM(), "DisARMTree"), (ARMS(), "CARMS")], ids=str
-)
-def test_categories_are_refused_with_a_remedy(E: catlog.Estimator, remedy: str) -> None:
-    q = Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
-    match = (
-        rf"{type(E).__name__} is for binary variables.*Independent\(OneHotCategorical, 1\) was "
-        rf"given\. Use {remedy}\."
-    )
-    with pytest.raises(TypeError, match=match):
-        E(lambda x: x.sum((-1, -2)), q)
-    assert "one-hot" in catlog.estimators.ESTIMATORS[remedy].supports
-
-
-@pytest.mark.parametrize("E", ALL, ids=str)
-def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
-    q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
-    with pytest.raises(
-        ValueError, match=rf"x: {type(E).__name__} cannot use it; give `noise` or a"
-    ):
-        E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
-    match = rf"noise: a tensor of shape \({E.samples}, 4, 3.*\) comes next.*but \(1, 3\) was given"
-    with pytest.raises(ValueError, match=match):
-        E(f_of_bits, q, noise=torch.rand(1, 3))

@@ -1,28 +1,21 @@
-"""Gradients at every outcome of a sampler, their variance, and small networks to train."""
+"""Gradients at every outcome of a sampler, their variance, and small networks."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 import catlog
-from catlog.testing import FUNCTIONS, PARAMETER, Case, outcomes
-from catlog.testing.cases import seeded
+from catlog.testing import Case, outcomes
 from catlog.testing.settings import tape
 
 
-def function_of(case: Case, name: str = "sine") -> Callable[[Tensor], Tensor]:
-    """Return one of the battery's functions as a function of points."""
-    return lambda x: FUNCTIONS[name](case.features(x), PARAMETER)
-
-
 def gradients_at(
-    E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor], x: Tensor
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor], x: Tensor, **injected: Tensor
 ) -> Tensor:
     """Return the gradient in theta for every outcome x [rows, outcomes, *event]."""
     theta = case.theta.expand(x.shape[1], *case.theta.shape).clone().requires_grad_()
-    return torch.autograd.grad(E(f, case.distribution(theta), x=x).sum(), theta)[0]
+    return torch.autograd.grad(E(f, case.distribution(theta), x=x, **injected).sum(), theta)[0]
 
 
 def gradients(
@@ -55,15 +48,3 @@ class EventNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x.flatten(-self.event_dims)).squeeze(-1)
-
-
-def train(
-    E: nn.Module, q: Distribution, f: Callable[[Tensor], Tensor], steps: int, lr: float
-) -> None:
-    """Train the estimator's parameters through ``backward`` of its estimates."""
-    optimiser = torch.optim.Adam(E.parameters(), lr)
-    generator = seeded()
-    for _ in range(steps):
-        optimiser.zero_grad()
-        E(f, q, generator=generator).mean().backward()
-        optimiser.step()
