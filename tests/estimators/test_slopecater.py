@@ -7,14 +7,11 @@ from math import ceil
 
 import pytest
 import torch
-from torch import Tensor
-from torch.distributions import Distribution
+from torch import Tensor, nn
 
 import catlog
 from catlog import SlopeCateR
-from catlog.estimators.slopecater import (
-    systematic_sample,
-)
+from catlog.compiled import CompiledStep
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import seeded
 from support.laws import bits, one_hots
@@ -31,19 +28,18 @@ def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repe
 @pytest.mark.parametrize(
     "case", [CASES["bits"], CASES["one-hot"], MASKED_ONE_HOT], ids=lambda case: case.name
 )
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
-def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool, every: int) -> None:
-    generator = seeded(seed)
-    E = SlopeCateR(2, corrections=1 + seed, pairs=pairs, every=every)
-    root = torch.randn(2, 2, generator=generator)
-    E.gram.copy_(root @ root.T)
-    E.excess.copy_(3 * torch.randn(2, generator=generator))
-    E.size2.copy_(torch.rand(1024, generator=generator) * 4)
-    E.spread2.copy_(torch.rand(1024, generator=generator))
-    assert (E.coefficients() - 1).abs().min() > 0.1
-    for f in FUNCTIONS.values():
+def test_unbiased_in_any_state(case: Case, pairs: bool, every: int) -> None:
+    for seed, f in enumerate(FUNCTIONS.values()):
+        generator = seeded(seed)
+        E = SlopeCateR(2, corrections=1 + seed, pairs=pairs, every=every)
+        root = torch.randn(2, 2, generator=generator)
+        E.gram.copy_(root @ root.T)
+        E.excess.copy_(3 * torch.randn(2, generator=generator))
+        E.size2.copy_(torch.rand(1024, generator=generator) * 4)
+        E.spread2.copy_(torch.rand(1024, generator=generator))
+        assert (E.coefficients() - 1).abs().min() > 0.1
         exact = expected(case, f, PARAMETER)
         E.corrects = False
         without = expectation(deepcopy(E), case, f, PARAMETER)  # a copy: E learns from every call
@@ -105,18 +101,6 @@ def test_compiled_and_mapped_calls_always_correct() -> None:
     torch.testing.assert_close(mapped, wanted)
 
 
-def test_systematic_sampling_has_the_expected_counts() -> None:
-    """Integrated over its uniform; every count is within one of its expectation."""
-    rates = torch.tensor([0.3, 1.9, 0.05, 0.75], dtype=torch.float64)
-    ends = torch.cat([torch.zeros(1), rates.cumsum(-1) % 1, torch.ones(1)]).double().sort().values
-    middles, lengths = (ends[1:] + ends[:-1]) / 2, ends.diff()
-    cumulative = rates.cumsum(-1).repeat(len(middles), 1)
-    chosen = systematic_sample(cumulative, 3, middles.unsqueeze(0))
-    counts = torch.nn.functional.one_hot(chosen, 4).sum(0).double()
-    torch.testing.assert_close(lengths @ counts, rates, rtol=1e-14, atol=1e-14)
-    assert ((counts - rates).abs() < 1).all()
-
-
 @pytest.mark.parametrize(("kind", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
 @pytest.mark.parametrize("places", [0, 3, 1024])
 def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> None:
@@ -138,63 +122,6 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
     ).sqrt()
     expected = {0: torch.ones(5), 3: shared.repeat(2)[:5], 1024: alone}[places]
     torch.testing.assert_close(E.sizes(5), expected)
-
-
-@pytest.mark.parametrize("kind", ["bits", "one-hot", "pairs"])
-def test_corrections_of_quadratic_functions_are_zero(kind: str) -> None:
-    """With alpha = beta = 1 the prediction is exact for f quadratic in each variable."""
-    shape = (5,) if kind == "bits" else (3, 4)
-    generator = seeded()
-    a = torch.randn(*shape, *shape, dtype=torch.float64, generator=generator)
-    logits = torch.randn(shape, dtype=torch.float64, generator=generator).expand(20, *shape)
-
-    def q(logits: Tensor) -> Distribution:
-        return bits(logits) if kind == "bits" else one_hots(logits)
-
-    def f(x: Tensor) -> Tensor:
-        flat = x.flatten(-len(shape))
-        return ((flat @ a.reshape(flat.shape[-1], -1)) * flat).sum(-1)
-
-    def gradient(E: catlog.Estimator) -> Tensor:
-        leaf = logits.clone().requires_grad_()
-        E(f, q(leaf), x=x).sum().backward()
-        assert leaf.grad is not None
-        return leaf.grad
-
-    x = q(logits).sample((4,))
-    for corrections in (1, 7):
-        got = gradient(SlopeCateR(4, corrections=corrections, pairs=kind == "pairs"))
-        torch.testing.assert_close(got, gradient(catlog.ReinMax(4)), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("k", "samples", "pairs", "evaluations"),
-    [(10, 1, None, 2), (10, 8, None, 14), (4, 8, None, 14), (4, 8, True, 14), (10, 1, False, 10)],
-)
-def test_evaluations_with_many_categories(
-    k: int, samples: int, pairs: bool | None, evaluations: int
-) -> None:
-    E, rows = SlopeCateR(samples, pairs=pairs), []
-
-    def f(x: Tensor) -> Tensor:
-        rows.append(len(x))
-        return x[..., 0].sum(-1)
-
-    q = one_hots(torch.zeros(5, k, requires_grad=True))
-    E(f, q).backward()
-    assert sum(rows) == E.evaluations(q) == evaluations
-
-
-def test_a_certain_variable_has_no_other_category() -> None:
-    """Its pair is the drawn category twice; it changes nothing, and the value counts it once."""
-    logits = torch.tensor([[0.0, 200.0, -torch.inf], [0.3, -0.2, 1.0]], dtype=torch.float64)
-    leaf = logits.expand(50, 2, 3).clone().requires_grad_()
-    q = one_hots(leaf)
-    value = SlopeCateR(1, corrections=4, pairs=True)(lambda x: x[..., 0, 1] * 3, q)
-    torch.testing.assert_close(value, torch.full((50,), 3.0, dtype=torch.float64))
-    (gradient,) = torch.autograd.grad(value.sum(), leaf)
-    assert gradient.isfinite().all()
-    assert gradient.abs().max() < 1e-12
 
 
 def test_coefficients_are_those_of_least_squares() -> None:
@@ -246,17 +173,6 @@ def test_coefficients_of_slopes_are_learned() -> None:
     assert all(torch.equal(value, before[key]) for key, value in E.state_dict().items())
 
 
-def test_state_is_saved() -> None:
-    E, copy = SlopeCateR(4), SlopeCateR(4)
-    f = lambda x: x.sum(-1).square().sin()  # noqa: E731
-    for _ in range(3):
-        gradients(E, f, torch.zeros(3), 5)
-    copy.load_state_dict(E.state_dict())
-    torch.testing.assert_close(
-        gradients(E, f, torch.zeros(3), 5), gradients(copy, f, torch.zeros(3), 5), rtol=0, atol=0
-    )
-
-
 @pytest.mark.parametrize("corrects", ["no", 1, 0.0, torch.tensor(True)], ids=str)
 def test_the_decision_is_true_false_or_none(corrects: object) -> None:
     E = SlopeCateR(2, every=4)
@@ -267,6 +183,59 @@ def test_the_decision_is_true_false_or_none(corrects: object) -> None:
     assert E.corrects is None
 
 
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="its derivative in x is needed"):
-        SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3, requires_grad=True)))
+# `compiled_step` tosses the coin of an estimator that corrects in some calls only. Captured steps:
+# tests/gpu/test_captured_steps.py, on a CPU as well.
+
+X = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+START = torch.tensor([0.3])
+
+
+def step_of(E: SlopeCateR, **options: object) -> tuple[nn.Parameter, CompiledStep]:
+    theta = nn.Parameter(torch.tensor([0.5, -1.0, 0.2]))
+
+    def loss(scale: Tensor) -> Tensor:
+        q = bits(theta, validate_args=False)
+        return E(lambda z: (scale * z.sum(-1)).exp(), q, x=X, noise=START if E.corrects else None)
+
+    return theta, catlog.compiled_step(loss, torch.optim.SGD([theta], 0.1), **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+def test_a_compiled_step_corrects_as_the_coin_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **_: compile(f, backend="aot_eager", fullgraph=True)
+    )
+    E, eager = SlopeCateR(2, every=4), SlopeCateR(2, every=4)
+    theta, step = step_of(E, compile=True, estimator=E)
+    expected, plain = step_of(eager)
+    coins = [True, False, False, True, False]
+    tosses = iter(coins)
+    monkeypatch.setattr(E, "toss", lambda: next(tosses))
+    for eager.corrects in coins:
+        torch.testing.assert_close(step(torch.ones(())), plain(torch.ones(())))
+        torch.testing.assert_close(theta, expected)
+        assert E.corrects is None  # as before, so calls outside the step toss by themselves
+    assert (step.mode, plain.mode) == ("compiled", "eager")
+    assert next(tosses, None) is None  # one toss per step
+    torch.testing.assert_close(dict(E.named_buffers()), dict(eager.named_buffers()))
+
+
+def test_a_decision_replaces_the_coin(monkeypatch: pytest.MonkeyPatch) -> None:
+    E, often = SlopeCateR(2, every=4), SlopeCateR(2)
+    monkeypatch.setattr(E, "toss", lambda: pytest.fail("nobody asked for a coin"))
+    _, step = step_of(E, estimator=E)
+    for E.corrects in (True, False):
+        assert step._decide() is E.corrects
+    for estimator in (often, catlog.RLOO(2)):
+        assert step_of(often, estimator=estimator)[1]._decide() is None
+
+
+def test_eager_steps_leave_the_coin_to_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    E = SlopeCateR(2, every=4)
+    _, step = step_of(E, estimator=E)
+    tosses, coin = [], catlog.Randomness.coin
+    monkeypatch.setattr(E, "toss", lambda: pytest.fail("the step tosses no coin"))
+    monkeypatch.setattr(catlog.Randomness, "coin", lambda draw: tosses.append(coin(draw)) or 0.9)
+    step(torch.ones(()))
+    assert len(tosses) == 1
