@@ -4,18 +4,22 @@ with changing batches."""
 from collections.abc import Iterator
 
 import pytest
+from torch import Tensor
 from torch.testing import assert_close
 
 import catlog
+from catlog.testing.cases import normals
 from catlog.testing.settings import one_of_each, select, supports
 from support.compiling import (
     BATCHES,
     LAWS,
+    assert_compiles,
     assert_compiles_on,
     both,
     checked_graphs,
     widest,
 )
+from support.draws import slope_based
 from support.structured_cases import STRUCTURED_CASES
 
 pytestmark = [
@@ -85,3 +89,13 @@ SAMPLERS = [
 )
 def test_structured_distributions(name: str, E: catlog.Estimator) -> None:
     assert_compiles_on(STRUCTURED_CASES[name], E)
+
+
+@pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
+def test_layers_that_draw(E: catlog.Estimator, bits: bool) -> None:
+    weight = normals(5, 4, seed=1)
+
+    def loss(logits: Tensor) -> Tensor:
+        return (catlog.sample(logits, E, bits=bits) * weight).sum(-1).sin().sum()
+
+    assert_compiles(loss, normals(5, 4).requires_grad_(), dynamic=None)
