@@ -6,10 +6,8 @@ back-propagated once, the estimates add up to the estimator's expectation. The r
 nodes, so both rules have converged.
 """
 
-import re
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,20 +132,8 @@ def agree(left: Moments, right: Moments) -> None:
     assert all(gradient.abs().max() > 1e-3 for gradient in left[1].values())
 
 
-ESTIMATORS = [
-    catlog.IndeCateR(1),
-    catlog.IndeCateR(2),
-    catlog.Reinforce(1),
-    catlog.RLOO(2),
-    catlog.estimators.LEG(1),
-    catlog.Exact(),
-]
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-@pytest.mark.parametrize(
-    "E", ESTIMATORS, ids=lambda E: f"{type(E).__name__}-{getattr(E, 'samples', '')}"
-)
+@pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.RLOO(2), catlog.Exact()], ids=repr)
 def test_unbiased_by_quadrature(E: catlog.Estimator, case: Independently) -> None:
     agree(expectation(E, case, 1, 90), reference(case, 120))
 
@@ -224,47 +210,32 @@ def total(x: Tensor, z: Tensor) -> Tensor:
     return x.sum(-1)
 
 
-Q, P = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1.0)
-OF_P = r"p must be a torch\.distributions\.Distribution of z"
-OF_Q = "q must be a distribution of x or a function from z to one"
-WRONG: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
-    (ValueError, r"Independent\(p, 1\)", (total, Q, Normal(torch.zeros(4, 2), 1.0)), {}),
-    (ValueError, r"p\.expand\(\(4,\)\)", (total, Q, Normal(0.0, 1.0)), {}),
-    (ValueError, "Poisson has no rsample", (total, Q, Poisson(torch.ones(4))), {}),
-    (
-        ValueError,
-        r"q\(z\) must have batch shape \(1, 4\)",
-        (total, lambda z: Bernoulli(logits=z[..., None].expand(1, 4, 3)), P),
-        {},
-    ),
-    (ValueError, r"z must have shape \(1, 4\)", (total, Q, P), {"z": torch.zeros(4)}),
-    (TypeError, r"z must be a tensor of shape \(1, 4\) .*but list", (total, Q, P), {"z": [0.0]}),
-    (TypeError, "f must be a function of points, but NoneType was given", (None, Q, P), {}),
-    (
-        TypeError,
-        r"generator must be a torch\.Generator or None, but int was given",
-        (total, Q, P),
-        {"generator": 3},
-    ),
-    *(
-        (TypeError, f"{OF_P}, but {type(wrong).__name__} was given", (total, Q, wrong), {})
-        for wrong in (None, 1.0, torch.zeros(3), Normal)
-    ),
+Q, P, ONES = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1.0), torch.ones(4)
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    (r"Independent\(p, 1\)", (total, Q, Normal(torch.zeros(4, 2), 1.0)), {}),
+    (r"p\.expand\(\(4,\)\)", (total, Q, Normal(0.0, 1.0)), {}),
+    ("Poisson has no rsample", (total, Q, Poisson(ONES)), {}),
+    (r"q\(z\) must have batch shape \(1, 4\)", (total, lambda z: bits(z[..., None, None]), P), {}),
+    (r"z must have shape \(1, 4\)", (total, Q, P), {"z": torch.zeros(4)}),
+    (r"z must be a tensor of shape \(1, 4\) .*but list", (total, Q, P), {"z": [0.0]}),
+    ("f must be a function of points, but NoneType was given", (None, Q, P), {}),
+    ("generator must be .* or None, but int was given", (total, Q, P), {"generator": 3}),
 ]
-for wrong in (None, 0.5, torch.zeros(3)):
+for wrong in (None, 0.5, ONES):
     kind = type(wrong).__name__
     returned = rf"q\(z\) must be a distribution of x, but {kind} was returned"
     WRONG += [
-        (TypeError, f"{OF_Q}, but {kind} was given", (total, wrong, P), {}),
-        (TypeError, returned, (total, lambda z, wrong=wrong: wrong, P), {}),
+        (f"distribution of x or a function .*but {kind} was given", (total, wrong, P), {}),
+        (returned, (total, lambda z, wrong=wrong: wrong, P), {}),
+        (rf"p must be a torch\.dist.* of z, but {kind} was given", (total, Q, wrong), {}),
     ]
 
 
-@pytest.mark.parametrize(("error", "message", "arguments", "options"), WRONG)
+@pytest.mark.parametrize(("message", "arguments", "options"), WRONG)
 def test_wrong_calls_are_named(
-    error: type[Exception], message: str, arguments: tuple[Any, ...], options: dict[str, Any]
+    message: str, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         catlog.Pathwise(catlog.IndeCateR(1))(*arguments, **options)
 
 
@@ -277,23 +248,6 @@ def test_wrong_settings_are_named() -> None:
     for samples in (None, "2", 1.5, [2], True, torch.tensor(2)):
         with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):
             catlog.Pathwise(catlog.Exact(), samples)  # type: ignore[arg-type]
-
-
-def test_the_page_runs() -> None:
-    """The code of docs/mixed.md, block after block."""
-    page = (Path(__file__).parents[2] / "docs" / "mixed.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 4
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(block, names)
-    for name in ("mu", "sigma", "logits", "log_sigma"):
-        leaf = names[name]
-        assert isinstance(leaf, Tensor)
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all()
-    assert names["network"].weight.grad is not None  # type: ignore[attr-defined]
-    assert names["loss"].shape == (100,)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
