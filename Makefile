@@ -13,7 +13,7 @@ SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_esti
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit shapes test-peers test-pyro test-transformers test-scale \
 	test-benchmarks test-kills test-compile test-versions planted-bugs battery coverage docs bench \
-	suite clean
+	suite clean test-jax
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -60,6 +60,16 @@ test-peers: .venv/peers  ## compare our estimators with other libraries, which i
 
 test-pyro: .venv/pyro  ## the ELBO for Pyro, which it installs (docs/from_pyro.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/pyro_elbo src/catlog/pyro
+
+# JAX has an environment of its own, without torch.
+.venv-jax/ready: jax/pyproject.toml jax/constraints.txt
+	$(PYTHON) -m venv .venv-jax
+	.venv-jax/bin/python -m pip install --quiet -c jax/constraints.txt -e './jax[dev]'
+	touch $@
+
+test-jax: .venv-jax/ready  ## the package catlog_jax in jax/: types and tests, in an environment without torch
+	cd jax && ../.venv-jax/bin/mypy
+	cd jax && ../.venv-jax/bin/python -m pytest -q -n 2
 
 .venv/transformers: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[transformers]'
@@ -134,5 +144,5 @@ planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by on
 	$(BIN)/python tests/planted_bugs.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov \
+	rm -rf .venv .venv-jax .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov \
 		.coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache

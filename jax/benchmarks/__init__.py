@@ -1,0 +1,1 @@
+"""Measurements of catlog-jax, written to `jax/results`."""

@@ -1,0 +1,175 @@
+"""f as estimators call it. The user's f takes ONE point."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+from jax.lax import stop_gradient
+
+from .factors import Factors, IndependentFactors, RelaxableFactors, expand
+
+Function = Callable[[Any], Any]
+
+NOT_DIFFERENTIABLE = (
+    "f: its derivative in x is needed by this estimator, but f's value does not depend "
+    "differentiably on x. Use a black-box estimator (RLOO, IndeCateR without `variables`, or with "
+    "control='none'), or make f differentiable."
+)
+NOT_SCALAR = (
+    "f must return a scalar, but it returned shape {shape} for a point of shape {point}. f gets "
+    "ONE point, and q has no batch: E.batch maps over a batch. With outputs=True a call estimates "
+    "one expectation per output."
+)
+
+
+class Evaluator:
+    """f, for one call of an estimator. Its values are floats of at least 32 bits, ``[n, *out]``.
+
+    Attributes:
+        f: the function that the user gave.
+        q: the factors of its points.
+        chunk_size: evaluations at once where many points are made; None: chosen for the device.
+        outputs: whether f may return more than a scalar.
+        batch: how many calls are mapped by :meth:`Estimator.batch`.
+        evaluations: how many of f were asked for.
+    """
+
+    def __init__(
+        self,
+        f: Function,
+        q: Factors,
+        chunk_size: int | None = None,
+        outputs: bool = False,
+        batch: int = 1,
+    ) -> None:
+        if not callable(f):
+            raise TypeError(f"f must be a function of one point, but {type(f).__name__} was given.")
+        self.f = f
+        self.q = q
+        self.chunk_size = chunk_size
+        self.outputs = outputs
+        self.batch = batch
+        self.evaluations = 0
+
+    def one(self, x: Array) -> Array:
+        """Return f at one point, checked while it is traced."""
+        fx = jnp.asarray(self.f(x))
+        if fx.ndim and not self.outputs:
+            raise ValueError(NOT_SCALAR.format(shape=fx.shape, point=x.shape))
+        if not jnp.issubdtype(fx.dtype, jnp.floating) and fx.dtype != bool:
+            raise TypeError(
+                f"f must return floats or bools, but it returned {fx.dtype}: convert it to floats."
+            )
+        return fx.astype(jnp.promote_types(fx.dtype, jnp.float32))
+
+    def __call__(self, x: Array) -> Array:
+        """Return f at points ``[n, *event]``: ``[n, *out]``."""
+        return self.map(self.one, x)
+
+    def map(self, function: Callable[..., Array], *rows: Array) -> Array:
+        """Return a function of one row that calls f once, mapped over rows, a chunk at a time."""
+        count = len(rows[0])
+        self.evaluations += count
+        most = self.chunk_size or self._default_chunk_size()
+        if count <= most:
+            return jax.vmap(function)(*rows)
+        return jax.lax.map(lambda row: function(*row), rows, batch_size=most)
+
+    def _default_chunk_size(self) -> int:
+        """Return how many evaluations of one call are made at once.
+
+        On a CPU, those of a batch together are few enough to stay near its caches. On other
+        devices they fill it: 2**28 numbers are 1 GiB of float32 input.
+        """
+        numbers = max(1, prod(self._points(1).shape[1:]))
+        on_cpu = jax.default_backend() == "cpu"
+        most = max(1024, min(4096, 2**20 // numbers)) if on_cpu else 2**28 // numbers
+        return max(1, most // self.batch)
+
+    def _points(self, n: int) -> jax.ShapeDtypeStruct:
+        """Return the shape and dtype of n points."""
+        index = jax.ShapeDtypeStruct((n, self.q.d), jnp.int32)
+        shape: jax.ShapeDtypeStruct = jax.eval_shape(self.q.point, index)
+        return shape
+
+    @property
+    def constant(self) -> Function:
+        """f of one point, without derivatives in what f has closed over.
+
+        A stopped gradient of the *result* would still carry tangents through f and its chunks.
+        """
+        like = self._points(1)
+        closed, values = jax.closure_convert(self.one, jnp.zeros(like.shape[1:], like.dtype))
+        values = [stop_gradient(value) for value in values]
+        return lambda x: closed(x, *values)
+
+    def through(self, x: Array) -> Array:
+        """Return f at points that carry a derivative, or raise if f does not depend on it."""
+        self.check_dependence()
+        return self(x)
+
+    def slope(self, x: Array) -> Array:
+        """Return f's derivative at points by category, ``[n, d, k, *out]``, a constant.
+
+        The compiler shares the values of f with those of a call at the same points.
+        """
+        q = self.q
+        assert isinstance(q, RelaxableFactors)
+        self.check_dependence()
+        shared = self.evaluations
+        slopes = self.map(jax.jacrev(self.constant), stop_gradient(x))  # [n, *out, *event]
+        self.evaluations = shared
+        n, out = len(x), slopes.shape[1 : slopes.ndim - x.ndim + 1]
+        flat = slopes.reshape(n * prod(out), *x.shape[1:])
+        table = q.by_category(flat).reshape(n, prod(out), q.d, q.k)
+        return jnp.moveaxis(table, 1, -1).reshape(n, q.d, q.k, *out)
+
+    def check_dependence(self) -> None:
+        """Raise if the tangent of f in x is a symbolic zero. It runs while tracing only."""
+        depends: list[bool] = []
+
+        @jax.custom_jvp
+        def probe(fx: Array) -> Array:
+            return fx
+
+        def rule(primals: Any, tangents: Any) -> tuple[Array, Any]:
+            depends.append(not isinstance(tangents[0], SymbolicZero))
+            return primals[0], tangents[0]
+
+        probe.defjvp(rule, symbolic_zeros=True)
+        f, like = self.constant, self._points(1)
+        x = jax.ShapeDtypeStruct(like.shape[1:], like.dtype)
+        jax.eval_shape(lambda x: jax.jvp(lambda x: probe(f(x)), (x,), (x,)), x)
+        if not any(depends):
+            raise ValueError(NOT_DIFFERENTIABLE)
+
+    def neighbours(self, x: Array, fx: Array, variables: Array | None = None) -> Array:
+        """Return ``f(x with x_i = k) - f(x)``, ``[n, m, k, *out]``, constants, for all variables or
+        the given ``[n, m]``. An impossible category has 0, and f never sees it."""
+        q, k, f = self.q, self.q.k, self.constant
+        assert isinstance(q, IndependentFactors)
+        n, fx = len(x), stop_gradient(fx)
+        index = q.index(x)
+        if variables is None:
+            variables = jnp.broadcast_to(jnp.arange(q.d), (n, q.d))
+        drawn = jnp.take_along_axis(index, variables, 1)[..., None]  # [n, m, 1]
+        category = (drawn + jnp.arange(1, k)) % k
+        possible = q.possible[variables[..., None], category]
+        seen = jnp.where(possible, category, drawn)
+        row = jnp.broadcast_to(jnp.arange(n)[:, None, None], seen.shape)
+        variable = jnp.broadcast_to(variables[..., None], seen.shape)
+
+        def moved(row: Array, i: Array, c: Array) -> Array:
+            at = jnp.where(jnp.arange(q.d) == i, c, index[row])
+            return f(q.point(at[None])[0])
+
+        values = self.map(moved, row.ravel(), variable.ravel(), seen.ravel())
+        values = values.reshape(seen.shape + values.shape[1:])
+        change = jnp.where(expand(possible, values), values - fx[:, None, None], 0.0)
+        change = jnp.concatenate([change, jnp.zeros_like(change[:, :, :1])], 2)
+        turn = (jnp.arange(k) - drawn - 1) % k  # category c is change c - drawn - 1
+        return jnp.take_along_axis(change, expand(turn, change), 2)

@@ -1,0 +1,111 @@
+"""Where a call takes its randomness from: a key, or what the caller provides."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.lax import stop_gradient
+
+from .factors import Factors
+
+Sampling = Literal["independent", "antithetic", "latin"]
+
+
+class Randomness:
+    """The randomness of one call: a tape. Its i-th uniforms are made from ``fold_in(key, i)``.
+
+    Attributes:
+        q: the factors that points are drawn from.
+        x: the points that were given, or None.
+    """
+
+    def __init__(
+        self,
+        key: Array,
+        q: Factors,
+        x: Array | None = None,
+        noise: tuple[Array, ...] | None = None,
+    ) -> None:
+        self.key = key
+        self.q = q
+        self.x = x
+        self.noise = None if noise is None else list(noise)
+        self.requests = 0
+        self.reads_points = False
+
+    def uniform(self, *shape: int) -> Array:
+        """Return uniforms in [0, 1), those of ``noise`` if it was given."""
+        self.requests += 1
+        if self.noise is None:
+            return self._drawn(shape)
+        u = jnp.asarray(self.noise.pop(0)) if self.noise else None
+        if u is None or u.shape != shape:
+            raise ValueError(
+                f"noise: uniforms of shape {shape} come next, number {self.requests}, but "
+                f"{'nothing' if u is None else u.shape} was given."
+            )
+        return stop_gradient(u).astype(self.q.real)
+
+    def _drawn(self, shape: tuple[int, ...]) -> Array:
+        return jax.random.uniform(jax.random.fold_in(self.key, self.requests), shape, self.q.real)
+
+    def uniforms(self, n: int, *shape: int, sampling: Sampling = "independent") -> Array:
+        """Return n uniforms for every element of ``shape``.
+
+        - independent: they do not depend on each other.
+        - antithetic: in pairs u and 1 - u (if n is odd, the last has none).
+        - latin: one in each of the n strata [i/n, (i+1)/n), in a random order.
+        """
+        if self.noise is not None or sampling == "independent":
+            return self.uniform(n, *shape)
+        # They may be 1 after rounding, where a Gumbel is infinite.
+        below_one = 1 - jnp.finfo(self.q.real).epsneg
+        return jnp.minimum(self._coupled(n, shape, sampling), below_one)
+
+    def _coupled(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Array:
+        if sampling == "antithetic":
+            half = self.uniform((n + 1) // 2, *shape)
+            return jnp.concatenate([half, 1 - half])[:n]
+        order = self.uniform(n, *shape)
+        rank = (order < order[:, None]).sum(1)  # few draws: counting is faster than sorting
+        return (rank + self.uniform(n, *shape)) / n
+
+    def points(self, n: int, sampling: Sampling = "independent") -> Array:
+        """Return n points, ``[n, *event]``, those of ``x`` if it was given.
+
+        Every point is distributed as q; ``sampling`` says how they depend on each other, as in
+        :meth:`uniforms`.
+        """
+        self.reads_points = True
+        if self.x is not None:
+            return self.x
+        if sampling == "independent":
+            self.requests += 1
+            u = self._drawn((n, self.q.d))
+        else:
+            noise, self.noise = self.noise, None  # `noise` does not stand for points
+            u = self._coupled(n, (self.q.d,), sampling)
+            self.noise = noise
+        return stop_gradient(self.q.point(self.q.from_uniforms(u)))
+
+    def variables(self, n: int, m: int) -> Array:
+        """Return m different variables for each of n draws, ``[n, m]``.
+
+        They are dealt in turn from one shuffled deck, so that all are chosen equally often.
+        """
+        d = self.q.d
+        if m > d:
+            raise ValueError(f"`variables` must be at most {d}, the variables of q, but it is {m}.")
+        deck = jnp.argsort(self.uniform(d))
+        return deck[jnp.arange(n * m) % d].reshape(n, m)
+
+    def check_used(self, owner: str) -> None:
+        """Raise if something was given that the call did not use."""
+        if self.x is not None and not self.reads_points:
+            raise ValueError(f"x: {owner} draws its points in its own way; give `noise` instead.")
+        if self.noise:
+            raise ValueError(
+                f"noise: {owner} used {self.requests} arrays of uniforms, and {len(self.noise)} "
+                "more were given. Give what it draws besides points."
+            )
