@@ -17,7 +17,7 @@ from ..randomness import Randomness
 MOST = 10
 
 
-class UnorderedSet(Estimator[IndependentFactors | Chain]):  # type: ignore[type-var]
+class UnorderedSet(Estimator[IndependentFactors | Chain]):
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
 
     .. math::
