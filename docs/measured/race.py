@@ -1,8 +1,7 @@
 """The numbers of race.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import exp, inf
 from statistics import mean, median
 
@@ -11,7 +10,7 @@ from catlog.estimators import ESTIMATORS
 from . import Row, grouped, read, selected, table
 
 # isort: split
-from benchmarks.race import TARGET, seconds_to
+from benchmarks.race import seconds_to
 
 Curve = list[Row]
 TITLES = {
@@ -21,11 +20,7 @@ TITLES = {
 }
 MEASURES = dict.fromkeys(("bits", "one-hot"), "negated train bound")
 MEASURES["attention"] = "train accuracy"
-FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
-EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
-
-
-RACE = "H200"  # its name among the races
+TARGETS = (100.0, 97.0)  # of the race on a GPU
 
 
 @dataclass(frozen=True)
@@ -69,46 +64,14 @@ def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
     return ranking
 
 
-def value_after(curve: Sequence[Row], seconds: float, name: str = "value") -> float:
-    """Return the value at a time, linear between two measurements; the last one after the end."""
-    for before, after in pairwise(curve):
-        if after["seconds"] >= seconds:
-            share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
-            return float(before[name] + share * (after[name] - before[name]))
-    return float(curve[-1][name])
-
-
 def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
     """Return the curves by method and seed."""
     return {method: grouped(runs, "seed") for method, runs in grouped(rows, "method").items()}
 
 
-def reached(
-    curve: list[Row], target: float = TARGET, *, unit: str = "seconds", bound: str = "train"
-) -> float | None:
-    """Return the seconds, or steps, until a bound is at the target, linear between measurements."""
-    return seconds_to(curve, target, unit=unit, name=bound)
-
-
-def summaries(rows: list[Row]) -> list[Row]:
-    """Return a row per run, as the races on a CPU have them."""
-    return [
-        {
-            "race": RACE,
-            "method": name,
-            "seed": seed,
-            "target": TARGET,
-            "seconds": reached(curve),
-            "trained": curve[-1]["seconds"],
-        }
-        for name, runs in curves(rows).items()
-        for seed, curve in runs.items()
-    ]
-
-
-def mean_time(runs: dict[int, Curve]) -> float:
-    """Return the mean seconds to the target, infinite if a seed did not reach it."""
-    times = [reached(curve) for curve in runs.values()]
+def mean_to(runs: dict[int, Curve], target: float = TARGETS[-1], unit: str = "seconds") -> float:
+    """Return the mean seconds or steps to the target, infinite if a seed did not reach it."""
+    times = [seconds_to(curve, target, unit=unit, name="train") for curve in runs.values()]
     return mean(inf if time is None else time for time in times)
 
 
@@ -152,132 +115,63 @@ def cpu_section(runs: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def common_time(methods: dict[str, dict[int, Curve]]) -> float:
-    """Return the whole seconds that all runs have reached."""
-    ends = [curve[-1]["seconds"] for runs in methods.values() for curve in runs.values()]
-    return float(int(min(ends)))
-
-
-def ranking(methods: dict[str, dict[int, Curve]]) -> str:
-    seconds = common_time(methods)
-    head = ("method", "seconds to 100, by seed", "mean", "mean to 97", "steps to 100")
-    head += ("ms per step", f"bound after {seconds:.0f} s")
-    lines = []
-    for name, runs in sorted(methods.items(), key=lambda item: mean_time(item[1])):
-        times = [reached(curve) for curve in runs.values()]
-        last = [curve[-1] for curve in runs.values()]
-        average = f"not in {min(row['seconds'] for row in last):.0f}"
-        if None not in times:
-            average = f"**{mean_time(runs):.2f}**"
-        further = [reached(curve, 97.0) for curve in runs.values()]
-        further = [time for time in further if time is not None]
-        steps = [
-            next((row["step"] for row in c if row["train"] <= TARGET), inf) for c in runs.values()
-        ]
-        bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
-        lines.append(
-            (
-                with_bias(name),
-                ", ".join("-" if time is None else f"{time:.2f}" for time in times),
-                average,
-                f"{mean(further):.2f}" if further else "",
-                "" if inf in steps else f"{mean(steps):,.0f}",
-                f"{step_ms(runs.values()):.3f}",
-                f"{bound:.2f}",
-            )
-        )
-    return table(head, lines)
-
-
 def step_ms(runs: Iterable[Curve]) -> float:
     """Return the mean milliseconds of a step."""
     return mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in runs)
 
 
 def with_bias(name: str) -> str:
-    return name + ("" if is_unbiased(name) else " (biased)")
+    return name + ("" if is_unbiased(name.strip("`")) else " (biased)")
 
 
-def steps_to(curve: Curve, target: float) -> float | None:
-    """Return the steps until the target."""
-    return reached(curve, target, unit="step")
+def number(value: float, digits: int) -> str:
+    return "" if value == inf else f"{value:,.{digits}f}"
 
 
-def mean_or_blank(values: list[float | None], digits: int) -> str:
-    known = [value for value in values if value is not None]
-    return f"{mean(known):,.{digits}f}" if len(known) == len(values) else ""
-
-
-def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
-    """Return a table of the methods that ran with all of the seeds, the first to 97 on top."""
-    lines = []
-    for name, runs in methods.items():
-        chosen = [curve for seed, curve in runs.items() if seed in seeds]
-        if len(chosen) < len(seeds):
-            continue
-        times = [[reached(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
-        steps = mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0)
-        seconds = [mean_or_blank(values, 2) for values in times]
-        lines.append((with_bias(name), *seconds, steps, f"{step_ms(chosen):.3f}"))
-    head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
-    return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
+def ranking(methods: dict[str, dict[int, Curve]]) -> str:
+    """Return a table of the race on a GPU, the first to the last target on top."""
+    first, last = TARGETS
+    lines = [
+        (
+            with_bias(f"`{name}`"),
+            *(number(mean_to(runs, target), 2) for target in TARGETS),
+            number(mean_to(runs, last, "step"), 0),
+            f"{step_ms(runs.values()):.3f}",
+            len(runs),
+        )
+        for name, runs in sorted(methods.items(), key=lambda item: mean_to(item[1]))
+    ]
+    head = ("method", f"seconds to {first:g}", f"seconds to {last:g}", f"steps to {last:g}")
+    return table((*head, "ms per step", "seeds"), lines)
 
 
 def many_draws(rows: list[Row]) -> str:
     """Return a table of the steps that estimators with many draws need."""
-    lines = []
-    for name, runs in curves(rows).items():
-        chosen = list(runs.values())
-        steps = [[steps_to(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
-        lines.append((name, *(mean_or_blank(counts, 0) for counts in steps), len(chosen)))
-    return table(("method", "steps to 100", "steps to 97", "seeds"), lines)
+    lines = [
+        (f"`{name}`", *(number(mean_to(runs, target, "step"), 0) for target in TARGETS), len(runs))
+        for name, runs in curves(rows).items()
+    ]
+    return table(("method", *(f"steps to {target:g}" for target in TARGETS), "seeds"), lines)
 
 
-def kernels() -> str:
-    """Return a table of what the kernels of a step do."""
-    times = {row["method"]: row["ms"] for row in read("speed/captured_steps_cuda")}
-    rows = read("speed/captured_kernels_cuda")
-    lines = []
-    for method, ms in times.items():
-        own = selected(rows, method=method)
-        products = [row for row in own if "gemm" in row["name"] or "splitK" in row["name"]]
-        update = [row for row in own if row["name"].startswith("triton_for")]
-        products_us, update_us = (sum(row["us"] for row in part) for part in (products, update))
-        rest_us = sum(row["us"] for row in own) - products_us - update_us
-        parts = [f"{us:.0f}" for us in (products_us, rest_us, update_us)]
-        ratio = f"{ms / next(iter(times.values())):.2f}"
-        lines.append((method, f"{ms:.3f}", ratio, len(own), *parts))
-    head = ("method", "ms per step", "ratio", "kernels", "matrix products, us", "others, us")
-    return table((*head, "Adam, us"), lines)
-
-
-def extra_kernels() -> int:
-    """Return by how many kernels SlopeCateR's step with 6 corrections exceeds ReinMax's."""
-    names = [row["method"] for row in read("speed/captured_kernels_cuda")]
-    return names.count("SlopeCateR(8)") - names.count("ReinMax(8)")
-
-
-def mean_steps(runs: dict[int, Curve]) -> str:
-    """Return the mean steps to 97 over the fresh seeds."""
-    return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
-
-
-def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
-    """Return how soon the exact gradient would reach 97, by the run with the most draws."""
-    exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
-    steps = steps_to(exact, 97.0) or inf
-    eight, sixteen = methods["ReinMax(8)"], methods["ReinMax(16)"]
-    costs = {
-        name: step_ms(methods[name][seed] for seed in FRESH_SEEDS) / 1000
-        for name in ("ReinMax(8)", "SlopeCateR(8)")
-    }
+def ratios(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
+    """Return who wins the race on a GPU, by how much, and how many steps the exact gradient
+    needs."""
+    times = {name: mean_to(runs) for name, runs in methods.items()}
+    order = sorted(times, key=times.__getitem__)
+    unbiased = next(name for name in order if is_unbiased(name))
+    plain = next(name for name in order if "ReinMax" in name and "latin" not in name)
+    rloo = next(name for name in order if "RLOO" in name)
+    exact = {421: curves(rows)["SlopeCateR(256, corrections=128)"][421]}
     return {
-        "exact_steps": f"{steps:,.0f}",
-        "exact_at_reinmax": f"{steps * costs['ReinMax(8)']:.1f}",
-        "exact_at_slope": f"{steps * costs['SlopeCateR(8)']:.1f}",
-        "reinmax_8_steps": f"{steps_to(eight[421], 97.0) or inf:,.0f}",
-        "reinmax_16_steps": f"{steps_to(sixteen[421], 97.0) or inf:,.0f}",
-        "reinmax_8_seconds": mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1),
+        "fastest": f"`{order[0]}`",
+        "plain": f"`{plain}`",
+        "over_plain": f"{times[order[0]] / times[plain]:.2f}",
+        "unbiased": f"`{unbiased}`",
+        "rloo": f"`{rloo}`",
+        "over_rloo": f"{times[unbiased] / times[rloo]:.2f}",
+        "exact_steps": number(mean_to(exact, unit="step"), 0),
+        "fewest_steps": number(min(mean_to(runs, unit="step") for runs in methods.values()), 0),
     }
 
 
@@ -320,14 +214,8 @@ def values() -> dict[str, object]:
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
         "ranking": ranking(methods),
-        "in_turn": in_turn(methods, FRESH_SEEDS),
-        "earlier": in_turn(methods, EARLIER_SEEDS),
-        "kernels": kernels(),
         "many_draws": many_draws(many),
-        "extra_kernels": extra_kernels(),
-        **limit(methods, many),
-        "slope_steps": mean_steps(methods["SlopeCateR(8)"]),
-        "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
+        **ratios(methods, many),
         "processor": ", ".join(processors),
         "target_seconds": f"{read('speed/cpu_race_targets')[0]['seconds']:g}",
         "cpu_races": cpu_section(runs_on_cpu),
