@@ -293,7 +293,7 @@ def test_the_drop_in_can_take_the_place_of_torchs_function(monkeypatch: pytest.M
     wanted = seeded_draw(lambda leaf: F.gumbel_softmax(leaf, 0.5), logits)
     for function, expected in (
         (gumbel_softmax, wanted),
-        (partial(gumbel_softmax, estimator=E), seeded_draw(sample, logits)),
+        (partial(gumbel_softmax, estimator=E), seeded_draw(partial(sample, estimator=E), logits)),
     ):
         monkeypatch.setattr(F, "gumbel_softmax", function)
         got = seeded_draw(lambda leaf: F.gumbel_softmax(leaf, 0.5), logits)
