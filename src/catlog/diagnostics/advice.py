@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, nan, sqrt
+from math import inf, nan, sqrt
 from numbers import Real
 
 import torch
@@ -20,7 +20,8 @@ from .arms import AnyEstimator, as_estimator, joined_reasons
 from .pilot import Pilot, Score, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
-CHOICE = 1.1  # times the best score, within which an order of names makes the choice
+PREFERRED = [f"RLOO({n})" for n in (4, 16, 64, 2, 8, 32)]
+CHOICE = 1.15  # times the best score, within which an order of names makes the choice
 LEVEL = 1.25  # times the best score: what races to a target could not tell apart
 ZERO = "all of its gradients were zero"
 
@@ -215,14 +216,15 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
     ]
     ranked = tuple(trial for trial in trials if trial.estimator.unbiased)
     biased_trials = tuple(trial for trial in trials if not trial.estimator.unbiased)
-    # One standard error, where two make level: no choice is beaten by what is listed as slower.
+    # What is listed as slower never beats the choice.
     slower = [trial.times_as_long for trial in ranked if not trial.is_level]
-    families = list(dict.fromkeys(type(trial.estimator) for trial in ranked))
-    order = sorted(ranked, key=lambda t: (families.index(type(t.estimator)), -t.evaluations))
+    names = [trial.name for trial in ranked]
+    order = sorted(ranked, key=lambda t: (PREFERRED + names).index(t.name))
+    close = level_with_best(scores, CHOICE)
     choice = next(
         trial
         for trial in order
-        if trial.times_as_long <= min(max(CHOICE, exp(trial.error)), *slower, inf)
+        if trial.name in close and trial.times_as_long <= min(slower, default=inf)
     )
     text = _explanation(pilot, choice, ranked, biased_trials, seconds)
     return Advice(choice.estimator, ranked, biased_trials, pilot.skipped, seconds, text)

@@ -33,7 +33,7 @@ Step = Callable[[AnyEstimator], object]
 MOMENTUM_STEPS = 10  # that momentum averages, and their noise with them
 BIAS_WEIGHT = 100  # momentum does not average a bias
 # Rounds, and how much worse than the best an arm may be that continues.
-STAGES = ((4, 4.0), (8, 3.0), (24, 2.0), (64, 2.0))
+STAGES = ((4, 3.0), (8, 2.5), (24, 2.0), (64, 1.5), (256, 1.5))
 FIRST_ROUNDS = STAGES[0][0]
 LEAST_BUDGET = 64  # evaluations
 SHARE = 0.1  # of the pilot's time that a candidate may take in the first rounds
@@ -284,8 +284,16 @@ class Pilot:
         return self.deadline(self.leading) - self.task.clock()
 
     def seconds(self, arm: Arm) -> float:
-        """Return the least time of an arm's step."""
-        return min(arm.times) + self.rest + self.miss * arm.evaluations
+        """Return the least time of an arm's step.
+
+        RLOO takes no longer with fewer draws, and no more than twice as long with twice as many.
+        """
+        least = min(arm.times)
+        if arm.E in LADDER:
+            ladder = [other for other in self.tried() if other.E in LADDER]
+            n = arm.evaluations
+            least = min(min(o.times) * max(1.0, n / o.evaluations) for o in ladder)
+        return least + self.rest + self.miss * arm.evaluations
 
     def predicted(self, name: str) -> float:
         """Return the seconds of an arm's step, from those of the arm with the most evaluations."""
@@ -327,15 +335,16 @@ class Pilot:
         """Return the scores of the unbiased arms."""
         arms = self.unbiased()
         floor = self.floor() if arms else 0.0
+        smooth = {} if self.task.has_loss else ladder_variances(arms)
         scores = {}
         for name, arm in self.arms.items():
             if arm in arms:
-                noise = variance_of(arm)
+                noise, error = smooth.get(id(arm), (variance_of(arm), arm.in_parameters.error))
                 bias = BIAS_WEIGHT * self.squared_bias(arm) if self.task.has_loss else 0.0
                 share = noise / (floor + noise) if 0 < noise < inf else 0.0
                 value = (floor + noise + bias) * self.seconds(arm)
                 # The spread of few estimates says little of their error.
-                error = max(arm.in_parameters.error, 2 / arm.in_parameters.count)
+                error = max(error, 2 / arm.in_parameters.count)
                 scores[name] = Score(value, error * share)
         return scores
 
@@ -362,3 +371,31 @@ def level_with_best(scores: dict[str, Score], factor: float) -> list[str]:
         for name, (value, error) in scores.items()
         if value <= best.value * max(factor, exp(min(MOST_ERROR, 2 * hypot(error, best.error))))
     ]
+
+
+def ladder_variances(arms: Sequence[Arm]) -> dict[int, tuple[float, float]]:
+    """Return variances of RLOO with their errors, from all of its numbers of draws together.
+
+    Its estimate is a U-statistic of pairs of draws, so n draws have the variance a / n +
+    b / (n (n - 1)) with constants a and b that are not negative (Hoeffding, 1948). They are fitted
+    by least squares, with residuals relative to the fit.
+    """
+    known = [arm for arm in arms if arm.E in LADDER and 0 < variance_of(arm) < inf]
+    if len(known) < 3:
+        return {}
+    n = torch.tensor([float(arm.evaluations) for arm in known], dtype=torch.float64)
+    measured = torch.tensor([variance_of(arm) for arm in known], dtype=torch.float64)
+    counts = torch.tensor([float(arm.in_parameters.count) for arm in known], dtype=torch.float64)
+    basis, fit = torch.stack([1 / n, 1 / (n * (n - 1))], 1), measured
+    for _ in range(3):
+        weights = counts.sqrt() / fit
+        pair = torch.linalg.lstsq(basis * weights[:, None], weights * measured).solution
+        if bool((pair < 0).any()):
+            kept = int(pair.argmax())
+            column = basis[:, kept] * weights
+            pair = torch.zeros(2, dtype=torch.float64)
+            pair[kept] = column @ (weights * measured) / (column @ column)
+        fit = basis @ pair
+    precision = sum(arm.in_parameters.error**-2 for arm in known)
+    error = (2 / precision) ** 0.5
+    return {id(arm): (float(v), error) for arm, v in zip(known, fit, strict=True)}
