@@ -87,7 +87,9 @@ def test_draws_have_the_probabilities(bits: bool) -> None:
         assert score < z_limit(4) if fits else score > 3 * z_limit(4)
 
 
-@pytest.mark.parametrize("draw", [ReinMax(), partial(gumbel_softmax, hard=True)], ids=["layer", "drop-in"])
+@pytest.mark.parametrize(
+    "draw", [ReinMax(), partial(gumbel_softmax, hard=True)], ids=["layer", "drop-in"]
+)
 def test_compiles_as_one_graph(draw: catlog.Estimator | Callable[..., Tensor]) -> None:
     """All estimators do: tests/compiled/test_traced.py."""
     call = partial(sample, estimator=draw) if isinstance(draw, catlog.Estimator) else draw

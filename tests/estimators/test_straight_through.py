@@ -151,7 +151,9 @@ PUBLISHED += [
 ]
 
 
-@pytest.mark.parametrize(("E", "rows", "formula"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED])
+@pytest.mark.parametrize(
+    ("E", "rows", "formula"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED]
+)
 def test_as_published(
     E: catlog.Estimator, rows: int, formula: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
