@@ -6,6 +6,7 @@ bit, with J(p) = diag(p) - p p^T for both.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY
 from math import ceil
 from typing import Annotated, Any, NamedTuple
 
@@ -116,47 +117,32 @@ class SlopeCateR(Learner[RelaxableFactors]):
     torch.Size([3])
     """
 
+    samples: int = 8
+    _: KW_ONLY
+    corrections: Count | None = None
+    sampling: Sampling = "latin"
+    decay: Annotated[float, Range(0, 1)] = 0.98
+    slope_entries: Annotated[int, Range(0)] = 1024
+    pairs: bool | None = None
+    every: Count = 1
+    fits: Count | None = None
+
     differentiates_f = True
     reference = "this library; Liu et al. 2023"
 
-    def __init__(
-        self,
-        samples: int = 8,
-        *,
-        corrections: Count | None = None,
-        sampling: Sampling = "latin",
-        decay: Annotated[float, Range(0, 1)] = 0.98,
-        slope_entries: Annotated[int, Range(0)] = 1024,
-        pairs: bool | None = None,
-        every: Count = 1,
-        fits: Count | None = None,
-    ) -> None:
-        super().__init__()
-        settings: dict[str, object] = {
-            "samples": samples,
-            "corrections": corrections,
-            "sampling": sampling,
-        }
-        settings |= {"decay": decay, "slope_entries": slope_entries, "pairs": pairs}
-        self.check_settings({**settings, "every": every, "fits": fits})
-        self.samples = samples
-        self.corrections = corrections
-        self.sampling = sampling
-        self.decay = decay
-        self.slope_entries = slope_entries
-        self.pairs = pairs
-        self.every = every
-        self.fits = fits
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._corrects: bool | None = None
-        lead = () if fits is None else (fits,)
+        fits = () if self.fits is None else (self.fits,)
+        # (nn.Buffer cannot be made inside a transform of torch.func.)
         # Means of the normal equations of alpha and beta: the matrix, and the right-hand side less
         # the matrix times (1, 1).
-        self.register_buffer("gram", torch.zeros(*lead, 2, 2))
-        self.register_buffer("excess", torch.zeros(*lead, 2))
+        self.register_buffer("gram", torch.zeros(*fits, 2, 2))
+        self.register_buffer("excess", torch.zeros(*fits, 2))
         # Means of the squared norm of straight predictions, and of what it would be for slopes of
         # size 1. Variable i has entry i mod ``slope_entries``.
-        self.register_buffer("size2", torch.zeros(*lead, slope_entries))
-        self.register_buffer("spread2", torch.zeros(*lead, slope_entries))
+        self.register_buffer("size2", torch.zeros(*fits, self.slope_entries))
+        self.register_buffer("spread2", torch.zeros(*fits, self.slope_entries))
         self.gram: Tensor
         self.excess: Tensor
         self.size2: Tensor
@@ -200,20 +186,15 @@ class SlopeCateR(Learner[RelaxableFactors]):
             return Estimate(mean, mean)
         # In one tensor, for one kernel.
         learned = self._read(q, torch.cat([self.coefficients(), self.sizes(q.d)], -1))
-        coefficients, sizes = learned.split([2, q.d], -1)
-        p, logits = q.coordinates_of_q()
-        points = q.coordinates(x.detach())
-        choice = self._choose(q, points, p, calls, sizes, draw)
-        corrections = Corrections(points, p, choice.variable, choice.other)
-        plan = Plan(points, p, *choice, corrections.shares(), coefficients.movedim(-1, 0))
+        plan = self._plan(q, x, calls, learned, draw)
         rate = 1 - self.decay if learns(self, x) else 0.0
         table, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]
-            logits, corrections.points(), rate, f, *plan, *self.buffers()
+            q.coordinates_of_q()[1], plan.corrected(), rate, f, *plan, *self.buffers()
         )
         values = f.through(q.from_coordinates(table), subtracted=True)
-        shares = plan.shares.to(values.dtype)
-        exact = corrections.exact(values.detach()) * choice.weight
-        value = (shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype)
+        exact = plan.exact(values.detach()) * plan.weight
+        value = (plan.shares.to(values.dtype) * values).sum(0)
+        value = value + (marks * exact).sum((0, -1)).to(values.dtype)
         return Estimate(value, value)
 
     @property
@@ -261,66 +242,32 @@ class SlopeCateR(Learner[RelaxableFactors]):
             learned = learned.view(len(learned), *[1] * (len(q.batch_shape) - 1), -1)
         return learned.to(q.real)
 
-    def _choose(
+    def _plan(
         self,
         q: RelaxableFactors,
-        x: Float[Tensor, "n *batch d w"],
-        p: Float[Tensor, "*batch d w"],
+        x: Tensor,
         calls: int,
-        sizes: Float[Tensor, "*batch_or_1 d"],
+        learned: Float[Tensor, "*batch_or_1 c"],
         draw: Randomness,
-    ) -> "Choice":
+    ) -> "Plan":
         """Return the corrections of this call; they stand for the number of ``calls``."""
-        m = self.turns(q.k)
+        m, starts = self.turns(q.k), 1 + self.uses_pairs(q.k)
+        coefficients, sizes = learned.split([2, q.d], -1)
+        x, p = q.coordinates(x.detach()), q.coordinates_of_q()[0]
         undecided = gradient_scale(p)
         probability, ends = selection_probabilities(undecided * sizes)
-        starts = 1 + self.uses_pairs(q.k)
         start = draw.uniform(starts, *q.batch_shape, batch_from=1, closed=True)
         variable = systematic_sample(m * ends, m, start[:1])
-        other = other_categories(x, p, variable, start[1:]) if starts > 1 else None
-        chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
-        return Choice(variable, other, calls / (m * chosen), undecided)
-
-
-class Choice(NamedTuple):
-    """The corrections of a call.
-
-    Attributes:
-        variable: the variables that are corrected.
-        other: with pairs, the categories that they change to; None: all others.
-        weight: one over how often each of them is corrected in expectation.
-        undecided: the gradient scale of all variables.
-    """
-
-    variable: Int64[Tensor, "m *batch"]
-    other: Int64[Tensor, "m *batch"] | None
-    weight: Float[Tensor, "m *batch 1"]
-    undecided: Float[Tensor, "*batch d"]
+        weight = calls / (m * at(probability[None, ..., None], variable))
+        drawn, p_corrected = at(x[rows_in_turn(m, x)], variable), at(p[None], variable)
+        compared, chance, pair_weight = compare(drawn, p_corrected, start[1:])
+        corrections = variable, weight, p_corrected, compared, chance, pair_weight
+        shares = shares_of_points(chance[0], chance[1:], len(x))
+        return Plan(x, p, undecided, coefficients.movedim(-1, 0), *corrections, shares)
 
 
 class Plan(NamedTuple):
-    """What the backward pass needs to know of a call, as a flat tuple for autograd.
-
-    Attributes:
-        x: the draws.
-        p: the probabilities.
-        variable, other, weight, undecided: the :class:`Choice` of corrections.
-        shares: the weights of all points in the value.
-        coefficients: alpha and beta, the same for all batch elements or for each of them.
-    """
-
-    x: Float[Tensor, "n *batch d w"]
-    p: Float[Tensor, "*batch d w"]
-    variable: Int64[Tensor, "m *batch"]
-    other: Int64[Tensor, "m *batch"] | None
-    weight: Float[Tensor, "m *batch 1"]
-    undecided: Float[Tensor, "*batch d"]
-    shares: Float[Tensor, "rows *batch"]
-    coefficients: Float[Tensor, "2 *batch_or_1"]
-
-
-class Corrections:
-    r"""Draws, some variables of which are corrected. Draw ``row = j % n`` serves correction j.
+    r"""The corrections of a call, as a flat tuple for autograd. They change the draws in turn.
 
     A correction compares the drawn category with all others or, as a pair of categories a and b,
     with one that is drawn from the rest. Given the pair, each of the two was drawn first with a
@@ -331,64 +278,49 @@ class Corrections:
     has one coefficient, alpha.
 
     Attributes:
+        x: the draws.
+        p: the probabilities.
+        undecided: the gradient scale of all variables.
+        coefficients: alpha and beta, the same for all batch elements or for each of them.
+        variable: the variables that are corrected.
+        weight: one over how often each of them is corrected in expectation.
+        p_corrected: their probabilities.
         compared: the categories that are compared, that of the draw first.
         chance: of each of them to be the one drawn, given these.
         pair_weight: of a difference between the two of a pair; None where all are compared.
+        shares: the weights of all points in the value, in which corrected variables are summed out.
     """
 
+    x: Float[Tensor, "n *batch d w"]
+    p: Float[Tensor, "*batch d w"]
+    undecided: Float[Tensor, "*batch d"]
+    coefficients: Float[Tensor, "2 *batch_or_1"]
+    variable: Int64[Tensor, "m *batch"]
+    weight: Float[Tensor, "m *batch 1"]
+    p_corrected: Float[Tensor, "m *batch w"]
     compared: Float[Tensor, "c m *batch w"]
     chance: Float[Tensor, "c m *batch"]
+    pair_weight: Float[Tensor, "m *batch 1"] | None
+    shares: Float[Tensor, "rows *batch"]
 
-    def __init__(
-        self, x: Tensor, p: Tensor, variable: Tensor, other: Int64[Tensor, "m *batch"] | None
-    ) -> None:
-        self.x = x
-        self.p = p
-        self.variable = variable
-        self.row = rows_in_turn(variable, len(x))
-        self.index = variable[..., None, None].expand(*variable.shape, 1, p.shape[-1])
-        drawn, self.p_corrected = corrected_variables(x, p, variable)
-        self.pair_weight: Tensor | None = None
-        k = p.shape[-1]
-        if k == 1:
-            self.compared = torch.stack([drawn, 1 - drawn])
-            one = self.p_corrected
-            self.chance = torch.where(self.compared > 0, one, 1 - one).squeeze(-1)
-        elif other is None:
-            number = torch.arange(k, device=x.device).view(-1, *[1] * variable.dim())
-            category = (drawn.argmax(-1) + number) % k
-            self.compared = one_hots(category, k, x.dtype)
-            self.chance = self.p_corrected.movedim(-1, 0).gather(0, category)
-        else:
-            self.compared = torch.stack([drawn, one_hots(other, k, x.dtype)])
-            rest = ((1 - self.compared) * self.p_corrected).sum(-1)  # never subtracted from 1
-            total = rest.sum(0)
-            is_certain = total <= 0  # then a = b
-            self.chance = torch.where(is_certain, 0.5, rest.flip(0) / total)
-            weight = torch.where(is_certain, 0.0, rest[0] * self.chance[0])
-            self.pair_weight = weight.unsqueeze(-1)
-
-    def points(self) -> Float[Tensor, "rows *batch d w"]:
+    def corrected(self) -> Float[Tensor, "changes *batch d w"]:
         """Return the draws with every compared category in place of the drawn one, unless it is
         impossible."""
         value = torch.where(self.chance[1:].unsqueeze(-1) > 0, self.compared[1:], self.compared[0])
         number = torch.arange(self.p.shape[-2], device=self.x.device)
         is_corrected = (self.variable.unsqueeze(-1) == number).unsqueeze(-1)
-        return torch.where(is_corrected, value.unsqueeze(-2), self.x[self.row]).flatten(0, 1)
+        x = self.x[rows_in_turn(len(self.variable), self.x)]
+        return torch.where(is_corrected, value.unsqueeze(-2), x).flatten(0, 1)
 
-    def shares(self) -> Float[Tensor, "rows *batch"]:
-        """Return the weights of all points in the value, in which corrected variables are summed
-        out."""
-        return shares_of_points(self.chance[0], self.chance[1:], len(self.x))
+    def by_correction(self, rows: Float[Tensor, "rows *rest"]) -> tuple[Tensor, Tensor]:
+        """Return what belongs to the draw of every correction, and to its changed points."""
+        n, m = len(self.x), len(self.variable)
+        return rows[:n][rows_in_turn(m, self.x)], rows[n:].unflatten(0, (-1, m))
 
     def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch w"]:
-        """Return the gradients of f in the logits of the corrected variables.
-
-        ``values`` are those at the draws and, after them, at :meth:`points`.
-        """
-        n, m = len(self.x), len(self.row)
-        change = values[n:].unflatten(0, (-1, m)) - values[:n][self.row]
-        change = change.to(self.p.dtype).unsqueeze(-1)
+        """Return the gradients in the logits of the corrected variables, from f at all points."""
+        at_draw, at_change = self.by_correction(values)
+        change = (at_change - at_draw).to(self.p.dtype).unsqueeze(-1)
         if self.pair_weight is not None:
             return self.pair_weight * change[0] * (self.compared[1] - self.compared[0])
         above = self.compared[1:] - self.p_corrected
@@ -399,16 +331,15 @@ class Corrections:
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
         """Return the predictions of :meth:`exact` that alpha and beta multiply, from the slopes at
         all points, and their variances and covariance over the compared categories."""
-        n, m = len(self.x), len(self.row)
-        at_draw = slopes[:n][self.row].gather(-2, self.index)
-        at_change = slopes[n:].unflatten(0, (-1, m))
-        at_change = at_change.gather(-2, self.index.expand(len(at_change), *self.index.shape))
-        at = torch.cat([at_draw.unsqueeze(0), at_change]).squeeze(-2)
-        straight = times_jacobian(self.p_corrected, at)
-        curved = second_order(self.compared, self.p_corrected, at, straight)
+        at_draw, at_change = self.by_correction(slopes)
+        slope = torch.cat(
+            [at(at_draw, self.variable).unsqueeze(0), at(at_change, self.variable[None])]
+        )
+        straight, outer = straight_and_outer(self.compared, self.p_corrected, slope)
+        curved = (outer - straight) / 2
         if self.pair_weight is not None:
             change = self.compared[0] - self.compared[1]
-            mean = self.pair_weight * (at.mean(0) * change).sum(-1, keepdim=True) * change
+            mean = self.pair_weight * (slope.mean(0) * change).sum(-1, keepdim=True) * change
             at_a, at_b = straight + curved
             noise = (self.pair_weight * (at_a - at_b).square()).sum(-1)
             none = torch.zeros_like(noise)
@@ -419,20 +350,11 @@ class Corrections:
         ss, sc, cc = ((chance * product).sum((0, -1)) for product in (s * s, s * c, c * c))
         return means, (ss, sc, cc)
 
-    def predicted_everywhere(self, slope: Float[Tensor, "n *batch d w"]) -> tuple[Tensor, Tensor]:
-        """Return what alpha and beta multiply in all variables, averaged over the draws."""
-        straight = times_jacobian(self.p, slope.mean(0))
-        above = self.x - self.p
-        outer = (above * (above * slope).sum(-1, keepdim=True)).mean(0)
-        if self.pair_weight is not None:
-            return (outer + straight) / 2, torch.zeros_like(straight)
-        return straight, (outer - straight) / 2
 
-
-def second_order(x: Tensor, p: Tensor, slope: Tensor, straight: Tensor) -> Tensor:
-    """Return the second-order part of ReinMax's gradient in the logits from f's slope at x."""
+def straight_and_outer(x: Tensor, p: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return J(p) and (x - p)(x - p)^T, both times f's slope at x; ReinMax takes half of each."""
     above = x - p
-    return (above * (above * slope).sum(-1, keepdim=True) - straight) / 2
+    return times_jacobian(p, slope), above * (above * slope).sum(-1, keepdim=True)
 
 
 class SlopePoints(torch.autograd.Function):
@@ -471,22 +393,24 @@ class SlopePoints(torch.autograd.Function):
         n, shares = len(plan.x), plan.shares[..., None, None]
         slopes = torch.where(shares > 0, by_point.to(shares.dtype) / shares, 0.0)
         ctx.f.check_finite(slopes, "f's derivative in x must have")
-        corrections = Corrections(plan.x, plan.p, plan.variable, plan.other)
-        (straight, curved), noise = corrections.predicted(slopes)
+        (straight, curved), noise = plan.predicted(slopes)
         straight, curved = straight * plan.weight, curved * plan.weight
-        alpha, beta = plan.coefficients.unbind()
-        first, second = corrections.predicted_everywhere(slopes[:n])
-        residual = exact - alpha.unsqueeze(-1) * straight - beta.unsqueeze(-1) * curved
-        predicted = alpha[..., None, None] * first + beta[..., None, None] * second
+        alpha, beta = plan.coefficients.unsqueeze(-1).unbind()
+        at_draws, outer = straight_and_outer(plan.x, plan.p, slopes[:n])
+        first = at_draws.mean(0)
+        second = (outer.mean(0) - first) / 2
+        if plan.pair_weight is not None:
+            first, second = first + second, torch.zeros_like(second)
+        predicted = alpha.unsqueeze(-1) * first + beta.unsqueeze(-1) * second
+        residual = exact - alpha * straight - beta * curved
         gradient = add_at(predicted, plan.variable, residual)
         if ctx.rate > 0:
-            terms, scale = (exact, straight, curved), plan.weight.squeeze(-1) / n
-            norms = times_jacobian(plan.p, slopes[:n]).square().sum(-1).mean(0)
+            scale = plan.weight.squeeze(-1) / n
+            noise = noise[0] * scale, noise[1] * scale, noise[2] * scale
+            norms = at_draws.square().sum(-1).mean(0)
             norms = 2 * norms if plan.p.shape[-1] == 1 else norms  # a bit has two categories
-            write(
-                fit_updates(ctx.buffers[0], ctx.buffers[1], terms, noise, scale, ctx.rate)
-                + table_updates(ctx.buffers[2:], (norms, plan.undecided.square()), ctx.rate)
-            )
+            per_variable = norms, plan.undecided.square()
+            write(updates(ctx.buffers, (exact, straight, curved), noise, per_variable, ctx.rate))
         if plan.p.shape[-1] > 1:
             gradient = centred(gradient, plan.p > 0)
         return gradient, *[None] * (3 + len(Plan._fields) + len(ctx.buffers))
@@ -539,39 +463,47 @@ def systematic_sample(
     return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
 
 
-def other_categories(
-    x: Float[Tensor, "n *batch d k"],
-    p: Float[Tensor, "*batch d k"],
-    variable: Int64[Tensor, "m *batch"],
-    start: Float[Tensor, "1 *batch"],
-) -> Int64[Tensor, "m *batch"]:
-    """Draw a category of each corrected variable that is not the one in its draw.
+def compare(
+    drawn: Float[Tensor, "m *batch w"],
+    p: Float[Tensor, "m *batch w"],
+    start: Float[Tensor, "pairs *batch"],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the compared categories, their chances and the weights of pairs; see :class:`Plan`.
 
-    It is drawn by its probability among the rest. If the drawn one is certain, it is returned.
+    A pair takes another category by its probability among the rest, by systematic sampling from
+    ``start``. If the drawn category is certain, it takes that twice. An empty start is one without
+    pairs.
     """
-    m = len(variable)
-    drawn, p_corrected = corrected_variables(x, p, variable)
-    rest = p_corrected * (1 - drawn)
-    shift = torch.arange(m, dtype=start.dtype, device=start.device) / m
-    u = (start + shift.view(-1, *[1] * (start.dim() - 1))) % 1
+    m, k = len(drawn), drawn.shape[-1]
+    if k == 1:
+        compared = torch.stack([drawn, 1 - drawn])
+        return compared, torch.where(compared > 0, p, 1 - p).squeeze(-1), None
+    ones = [1] * (drawn.dim() - 2)
+    if len(start) == 0:
+        number = torch.arange(k, device=drawn.device).view(-1, 1, *ones)
+        category = (drawn.argmax(-1) + number) % k
+        return one_hots(category, k, p.dtype), p.movedim(-1, 0).gather(0, category), None
+    rest = p * (1 - drawn)
     total = rest.sum(-1)
-    return torch.where(total > 0, inverse_cdf(rest, u * total), drawn.argmax(-1))
+    u = (start + torch.arange(m, dtype=p.dtype, device=p.device).view(-1, *ones) / m) % 1
+    other = torch.where(total > 0, inverse_cdf(rest, u * total), drawn.argmax(-1))
+    compared = torch.stack([drawn, one_hots(other, k, p.dtype)])
+    rest = ((1 - compared) * p).sum(-1)  # never subtracted from 1
+    total = rest.sum(0)
+    is_certain = total <= 0
+    chance = torch.where(is_certain, 0.5, rest.flip(0) / total)
+    weight = torch.where(is_certain, 0.0, rest[0] * chance[0])
+    return compared, chance, weight.unsqueeze(-1)
 
 
-def corrected_variables(
-    x: Float[Tensor, "n *batch d k"],
-    p: Float[Tensor, "*batch d k"],
-    variable: Int64[Tensor, "m *batch"],
-) -> tuple[Float[Tensor, "m *batch k"], Float[Tensor, "m *batch k"]]:
-    """Return the corrected variables in their draws, and their probabilities."""
-    index = variable[..., None, None].expand(*variable.shape, 1, p.shape[-1])
-    drawn = x[rows_in_turn(variable, len(x))].gather(-2, index).squeeze(-2)
-    return drawn, p.expand(len(variable), *p.shape).gather(-2, index).squeeze(-2)
+def at(table: Float[Tensor, "*#lead d w"], variable: Int64[Tensor, "*#lead"]) -> Tensor:
+    """Return the entries of these variables, ``[*lead, w]``; both have the same dimensions."""
+    return torch.take_along_dim(table, variable[..., None, None], -2).squeeze(-2)
 
 
-def rows_in_turn(variable: Int64[Tensor, "m *batch"], n: int) -> Int64[Tensor, " m"]:
-    """Return which of n draws each correction changes: they take turns."""
-    return torch.arange(len(variable), device=variable.device) % n
+def rows_in_turn(m: int, x: Float[Tensor, "n *rest"]) -> Int64[Tensor, " m"]:
+    """Return which of the draws each of m corrections changes: they take turns."""
+    return torch.arange(m, device=x.device) % len(x)
 
 
 def shares_of_points(
@@ -585,15 +517,13 @@ def shares_of_points(
     >>> shares_of_points(torch.tensor([0.25]), torch.tensor([[0.75]]), n=2)
     tensor([0.1250, 0.5000, 0.3750])
     """
-    m = len(drawn)
-    if m <= n:
-        at_draws = pad(drawn / n, (0, 0) * (drawn.dim() - 1) + (0, n - m), value=1 / n)
-        return torch.cat([at_draws, (alternatives / n).flatten(0, 1)])
-    row = torch.arange(m, device=drawn.device) % n
-    counts = (m // n + (row < m % n)).to(drawn.dtype)
-    weight = (1 / (n * counts)).view(-1, *[1] * (drawn.dim() - 1))
-    at_draws = pad(drawn * weight, (0, 0) * (drawn.dim() - 1) + (0, -m % n)).unflatten(0, (-1, n))
-    return torch.cat([at_draws.sum(0), (alternatives * weight).flatten(0, 1)])
+    m, rest = len(drawn), (0, 0) * (drawn.dim() - 1)
+    if m > n:
+        counts = m // n + (rows_in_turn(m, drawn[:n]) < m % n).to(drawn.dtype)
+        weight = (1 / counts).view(-1, *[1] * (drawn.dim() - 1))
+        drawn, alternatives = drawn * weight, alternatives * weight
+    drawn = pad(drawn, (*rest, 0, -m % n), value=1.0 if m < n else 0.0).unflatten(0, (-1, n))
+    return torch.cat([drawn.sum(0), alternatives.flatten(0, 1)]) / n
 
 
 def add_at(
@@ -613,47 +543,38 @@ def add_at(
     return total.scatter_add(-2, variable.movedim(0, -1).unsqueeze(-1).expand(terms.shape), terms)
 
 
-def fit_updates(
-    gram: Float[Tensor, "*fits 2 2"],
-    excess: Float[Tensor, "*fits 2"],
+def updates(
+    buffers: Sequence[Tensor],
     terms: tuple[Tensor, Tensor, Tensor],
     noise: tuple[Tensor, Tensor, Tensor],
-    scale: Tensor,
+    per_variable: tuple[Tensor, Tensor],
     rate: float,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the updated normal equations, from exact and predicted gradients
-    ``[..., k]``.
+    """Return the buffers, and their values after this call.
 
-    ``noise`` holds the (co)variances of the predictions, which are weighted by ``scale``.
+    Args:
+        buffers: the normal equations and the table of slope sizes.
+        terms: exact gradients of the corrected variables and both predictions of them.
+        noise: what the (co)variances of the predictions add to the normal equations.
+        per_variable: what the two entries of the table count, by variable.
+        rate: the weight of this call.
     """
-    exact, straight, curved = terms
-    noise_ss, noise_sc, noise_cc = noise
+    fits = buffers[0].shape[:-2]
 
     def mean(values: Float[Tensor, "m *batch"]) -> Float[Tensor, "*fits"]:
-        return values.mean() if gram.dim() == 2 else values.movedim(1, 0).flatten(1).mean(-1)
+        return values.movedim(1, 0).flatten(1).mean(-1) if fits else values.mean()
 
-    ss = mean((straight * straight).sum(-1) + scale * noise_ss)
-    sc = mean((straight * curved).sum(-1) + scale * noise_sc)
-    cc = mean((curved * curved).sum(-1) + scale * noise_cc)
-    es = mean((exact * straight).sum(-1))
-    ec = mean((exact * curved).sum(-1))
-    new_gram = torch.stack([ss, sc, sc, cc], -1).view(gram.shape).to(gram)
-    new_excess = torch.stack([es - ss - sc, ec - sc - cc], -1).to(excess)
-    return [(gram, gram.lerp(new_gram, rate)), (excess, excess.lerp(new_excess, rate))]
-
-
-def table_updates(
-    buffers: Sequence[Tensor], pairs: Sequence[Float[Tensor, "*batch d"]], rate: float
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the updated entries of tables of slope sizes, from values per variable."""
-    updates = []
-    for buffer, values in zip(buffers, pairs, strict=True):
-        *fits, entries = buffer.shape
-        if entries > 0:
-            mean = fold_into(values.reshape(*fits, -1, values.shape[-1]).mean(-2), entries)
-            used = buffer[..., : mean.shape[-1]]
-            updates.append((used, used.lerp(mean.to(used), rate)))
-    return updates
+    exact, s, c = terms
+    predicted = zip(((s, s), (s, c), (c, c)), noise, strict=True)
+    ss, sc, cc = (mean((one * other).sum(-1) + extra) for (one, other), extra in predicted)
+    es, ec = (mean((exact * term).sum(-1)) for term in (s, c))
+    excess = torch.stack([es - ss - sc, ec - sc - cc], -1)
+    new = [torch.stack([ss, sc, sc, cc], -1).view(buffers[0].shape), excess]
+    for table, values in zip(buffers[2:], per_variable, strict=True):
+        values = values.reshape(*fits, -1, values.shape[-1]).mean(-2)
+        new.append(fold_into(values, table.shape[-1]))
+    used = [*buffers[:2], *(table[..., : new[2].shape[-1]] for table in buffers[2:])]
+    return [(old, old.lerp(now.to(old), rate)) for old, now in zip(used, new, strict=True)]
 
 
 def fold_into(values: Float[Tensor, "*fits d"], entries: int) -> Float[Tensor, "*fits p"]:
@@ -663,6 +584,6 @@ def fold_into(values: Float[Tensor, "*fits d"], entries: int) -> Float[Tensor, "
     tensor([3., 5., 2.])
     """
     d = values.shape[-1]
-    if d <= entries:
-        return values
+    if entries == 0 or d <= entries:
+        return values[..., :entries]
     return pad(values, (0, -d % entries)).unflatten(-1, (-1, entries)).sum(-2)
