@@ -18,9 +18,9 @@ SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_esti
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
 
-.venv/ready: pyproject.toml experiments/pyproject.toml constraints.txt
+.venv/ready: pyproject.toml experiments/pyproject.toml kernels/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments -e ./kernels
 	touch $@
 
 demo: .venv/ready  ## the quickstart, and small versions of the paper's experiments (under 5 minutes)
@@ -100,9 +100,9 @@ OLDEST := 2.6.0
 NEWEST := 2.15.0
 
 .versions/$(OLDEST)/ready: LIMITS := -c .github/oldest.txt
-.versions/%/ready: pyproject.toml experiments/pyproject.toml .github/oldest.txt
+.versions/%/ready: pyproject.toml experiments/pyproject.toml kernels/pyproject.toml .github/oldest.txt
 	$(PYTHON) -m venv .versions/$*
-	.versions/$*/bin/python -m pip install --quiet $(LIMITS) torch==$* -e '.[dev]' -e ./experiments
+	.versions/$*/bin/python -m pip install --quiet $(LIMITS) torch==$* -e '.[dev]' -e ./experiments -e ./kernels
 	touch $@
 
 test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## tests with the oldest and the newest PyTorch

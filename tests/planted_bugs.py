@@ -70,7 +70,7 @@ def copy_repository(tree: Path) -> None:
 
 def run(tree: Path, tests: list[str]) -> str:
     """Run tests in a copy of the repository; a failing test has seen the bug."""
-    sources = [str(path) for path in (tree / "src", tree / "experiments" / "src") if path.exists()]
+    sources = [str(tree / folder / "src") for folder in (".", "experiments", "kernels")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     try:

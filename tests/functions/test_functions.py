@@ -186,6 +186,22 @@ def test_an_empty_batch_of_images(d):
         assert IndeCateR(2)(f, q).shape == (0,)
 
 
+@pytest.mark.parametrize("d", [4, 200])
+def test_a_network_of_one_layer(d):
+    f = FirstLayerLinear(nn.Sequential(nn.Linear(d, 7)), BernoulliCrossEntropy(torch.rand(7)))
+    law = view(KINDS["bits"](torch.zeros(3, d, 1)))
+    x = some_draws(law, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(changes(f, x, law), changes(by_calls(f), x, law))
+
+
+def test_the_error_without_kernels_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("catlog.functions.first_layer_linear.catlog_kernels", None)
+    FirstLayerLinear(network(3), precision="float32")
+    with pytest.raises(ImportError, match=r"precision` must be None .* `pip install ./kernels`"):
+        FirstLayerLinear(network(3), precision="half")
+
+
 @pytest.mark.parametrize("weights", [None, torch.tensor([2.0, -1.0, 0.5])])
 @batches
 def test_a_function_of_a_sum_with_outputs(weights, batch):

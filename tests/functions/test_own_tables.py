@@ -21,13 +21,12 @@ from catlog.functions import (
     OfSum,
     Pairwise,
     Potts,
-    kernels,
 )
 from catlog.testing.cases import normals
 from support.changes import changes
 from support.laws import KINDS, bits, integers
 
-WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
+WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)
 
 
@@ -51,14 +50,11 @@ def head() -> BernoulliCrossEntropy:
     return BernoulliCrossEntropy(normals(3, 4, seed=6).sigmoid())
 
 
-def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_right(f: FirstLayerLinear, route: str) -> None:
     """The table equals f at every neighbour, by the route named."""
     x = points(WIDTHS[route][0])
     # Without the comparison, which would hide what this is about.
     law = view(bits(torch.zeros(x.shape[1:], dtype=torch.float64), validate_args=False))
-    f.precision = "half"
-    if route == "kernel":
-        monkeypatch.setattr(kernels, "usable", lambda x, slots: True)
     with torch.no_grad():
         expected = changes(lambda x: f(x), x, law)
         assert_close(changes(f, x, law), expected, rtol=0, atol=1e-10)
@@ -66,14 +62,14 @@ def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatc
 
 
 @routes
-def test_a_module_that_comes_twice_runs_twice(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_right(FirstLayerLinear(decoder(route, nn.ReLU()), head()), route, monkeypatch)
+def test_a_module_that_comes_twice_runs_twice(route: str) -> None:
+    assert_right(FirstLayerLinear(decoder(route, nn.ReLU()), head()), route)
     net = decoder(route)
     tied = nn.Sequential(net[0], nn.ReLU(), net[2], nn.ReLU(), net[2], nn.ReLU(), net[4])
-    assert_right(FirstLayerLinear(tied, head()), route, monkeypatch)
+    assert_right(FirstLayerLinear(tied, head()), route)
     activation = nn.Tanh()
     mixed = nn.Sequential(net[0], activation, net[2], activation, net[4])
-    assert_right(FirstLayerLinear(mixed, lambda out: out.square().sum(-1)), route, monkeypatch)
+    assert_right(FirstLayerLinear(mixed, lambda out: out.square().sum(-1)), route)
 
 
 class Adapter(nn.Linear):
@@ -176,15 +172,13 @@ HEADS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 @routes
 @pytest.mark.parametrize("name", [*LATER_LAYERS, *HEADS])
-def test_changed_later_modules_are_called(
-    name: str, route: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_later_modules_are_called(name: str, route: str) -> None:
     f = FirstLayerLinear(decoder(route), head())
     if name in HEADS:
         f.head = HEADS[name](f.head)
     else:
         LATER_LAYERS[name](f.network)
-    assert_right(f, route, monkeypatch)
+    assert_right(f, route)
 
 
 # A change of the beginning, which returns another network or nothing, and what the error says.

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = [
     path
-    for folder in ("src", "experiments", "benchmarks", "examples", "docs", "tests")
+    for folder in ("src", "experiments", "kernels", "benchmarks", "examples", "docs", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 OTHER_OPENS = {"archive", "gzip", "os", "tarfile", "webbrowser", "zipfile", "Image"}

@@ -95,6 +95,6 @@ def test_catlog_imports_nothing_of_the_experiments() -> None:
 def test_all_tests_can_be_collected_at_once() -> None:
     """Two test files of one name in different folders could not be imported together."""
     root = Path(__file__).parents[2]
-    folders = (root / "tests", root / "experiments" / "tests")
+    folders = (root / part / "tests" for part in (".", "experiments", "kernels"))
     names = Counter(path.name for folder in folders for path in folder.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []

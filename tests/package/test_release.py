@@ -13,10 +13,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def test_all_versions_agree() -> None:
     version = catlog.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    text = (ROOT / "experiments" / "pyproject.toml").read_text(encoding="utf-8")
-    experiments = tomllib.loads(text)["project"]
-    assert experiments["version"] == version
-    assert f"catlog=={version}" in experiments["dependencies"]
+    for name in ("experiments", "kernels"):
+        text = (ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text)["project"]
+        assert project["version"] == version
+        assert name == "kernels" or f"catlog=={version}" in project["dependencies"]
     assert re.search(
         rf"^## {re.escape(version)}\b",
         (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),

@@ -30,14 +30,14 @@ or one-hot floats, for which the constructors take ``one_hot=True``. All functio
 relaxed points (between 0 and 1), so estimators that differentiate f can use them as well.
 """
 
-from .additive import Additive as Additive
+from .costs import Additive as Additive
+from .costs import Pairwise as Pairwise
+from .costs import Potts as Potts
+from .costs import ising as ising
 from .digits_of_sum import DigitsOfSum as DigitsOfSum
 from .first_layer_linear import BernoulliCrossEntropy as BernoulliCrossEntropy
 from .first_layer_linear import FirstLayerLinear as FirstLayerLinear
 from .known import Known as Known
 from .mapped import Mapped as Mapped
 from .of_sum import OfSum as OfSum
-from .pairwise import Pairwise as Pairwise
-from .pairwise import Potts as Potts
-from .pairwise import ising as ising
 from .sharded import Sharded as Sharded

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -20,53 +20,29 @@ GOLDEN = 0.618
 BLOCK = 64  # columns of a direct convolution's matrix; larger blocks copy more, smaller sum more
 
 
-def spread(probs: Probs, weights: Sequence[int] | None) -> tuple[Terms, int, int]:
+def spread(
+    probs: Probs, weights: Sequence[int] | None, zero: float = 0.0, one: float = 1.0
+) -> Terms:
     """Return the probabilities of the terms ``weights[i] * x_i``, on a lattice of whole numbers.
 
-    A row begins at the least value of its term. Also return the least and the largest sum. Without
-    weights, all are one.
+    A row begins at the least value of its term. Without weights, all are one. ``zero`` and ``one``
+    are what stands for these probabilities: log-probabilities are spread by -inf and 0.
 
-    >>> terms, least, largest = spread(torch.tensor([[0.2, 0.8], [0.3, 0.7]]), [1, -2])
-    >>> terms, least, largest
-    (tensor([[0.2000, 0.8000, 0.0000],
-            [0.7000, 0.0000, 0.3000]]), -2, 1)
-    """
-    d, k = probs.shape[-2:]
-    if weights is None:
-        return probs, 0, d * (k - 1)
-    value, width = _values_of_terms(probs, weights)
-    lattice = probs.new_zeros((*probs.shape[:-1], width))
-    terms = lattice.scatter_add(-1, value.expand(probs.shape), probs)
-    least = sum(min(0, weight) for weight in weights) * (k - 1)
-    return terms, least, sum(max(0, weight) for weight in weights) * (k - 1)
-
-
-def spread_logs(log_probs: Probs, weights: Sequence[int] | None) -> Terms:
-    """Return the log-probabilities of the terms, as :func:`spread` does their probabilities.
-
-    >>> spread_logs(torch.tensor([[0.2, 0.8], [0.3, 0.7]]).log(), [1, -2]).exp()
+    >>> spread(torch.tensor([[0.2, 0.8], [0.3, 0.7]]), [1, -2])
     tensor([[0.2000, 0.8000, 0.0000],
             [0.7000, 0.0000, 0.3000]])
     """
     if weights is None:
-        return log_probs
-    value, width = _values_of_terms(log_probs, weights)
-    lattice = log_probs.new_full((*log_probs.shape[:-1], width), -torch.inf)
-    terms = lattice.scatter(-1, value.expand(log_probs.shape), log_probs)
-    # The term of a variable without weight is 0 for certain.
-    is_zero = torch.arange(width, device=log_probs.device) == 0
-    certain = torch.where(is_zero, 0.0, -torch.inf).to(log_probs.dtype)
-    weight = integers(weights, log_probs.device)[:, None]
-    return torch.where(weight == 0, certain, terms)
-
-
-def _values_of_terms(probs: Probs, weights: Sequence[int]) -> tuple[Int64[Tensor, "d k"], int]:
-    """Return the place of every category of every term on its lattice, and the lattice's width."""
-    k = probs.shape[-1]
+        return probs
+    k, width = probs.shape[-1], (probs.shape[-1] - 1) * max(map(abs, weights)) + 1
     weight = integers(weights, probs.device)[:, None]
     category = torch.arange(k, device=probs.device)
     value = torch.where(weight < 0, k - 1 - category, category) * weight.abs()
-    return value, (k - 1) * max(abs(weight) for weight in weights) + 1
+    lattice = probs.new_full((*probs.shape[:-1], width), zero)
+    terms = lattice.scatter(-1, value.expand(probs.shape), probs)
+    # The term of a variable without weight is 0 for certain.
+    is_zero = torch.arange(width, device=probs.device) == 0
+    return torch.where(weight == 0, torch.where(is_zero, one, zero).to(probs.dtype), terms)
 
 
 def distribution_of_sum(terms: Terms, convolve: Convolution) -> Float[Tensor, "*batch n"]:

@@ -8,17 +8,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core.categories import widened
-from ..core.checks import check_choice, check_count, check_is_tensor
+from ..core.checks import check_choice, check_count
 from ..core.tracing import may_write
+from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
+    OwnTable,
     Variables,
     check_batch,
-    check_own,
+    hold,
+    hold_function,
     how_it_differs,
     is_exactly,
-    register_function,
-    register_tensors,
 )
+
+try:
+    import catlog_kernels
+except ImportError:
+    catlog_kernels = None  # type: ignore[assignment]
 
 
 class BernoulliCrossEntropy(nn.Module):
@@ -39,18 +45,13 @@ class BernoulliCrossEntropy(nn.Module):
     tensor([1.3863])
     """
 
+    targets: Tensor
+
     def __init__(self, targets: Float[Tensor, "*batch pixels"]) -> None:
         super().__init__()
-        check_is_tensor("BernoulliCrossEntropy", "targets", targets, "[*batch, pixels]")
-        if targets.dim() < 1:
-            raise ValueError(
-                "BernoulliCrossEntropy: `targets` must have shape [*batch, pixels], but () was "
-                "given."
-            )
-        if not targets.is_floating_point():  # a binary image may come as bools or integers
+        if isinstance(targets, Tensor) and not targets.is_floating_point():  # a binary image
             targets = targets.to(torch.get_default_dtype())
-        self.targets: Tensor
-        register_tensors(self, targets=targets)
+        hold(self, targets=(targets, "[*batch, pixels]"))
 
     def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
         self.check_logits(logits.shape)
@@ -111,7 +112,7 @@ class _Settings:
     """The settings with which a network was read."""
 
 
-class FirstLayerLinear(nn.Module):
+class FirstLayerLinear(OwnTable):
     r"""A network that starts with a linear layer, followed by a reduction to one value per point.
 
     .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
@@ -138,9 +139,10 @@ class FirstLayerLinear(nn.Module):
         event_dims: number of event dimensions of x; None: 1, or 2 where it is one-hot.
         chunk_size: evaluations at once in the table (None: 1024 on a CPU, all on a GPU).
         precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
-            :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as
-            many bits as TF32, scaled into float16's range by powers of two) or "float32" (by
-            PyTorch, as for all other networks). None: "half" where
+            :class:`BernoulliCrossEntropy`: "half" (changes rounded to as many bits as TF32, scaled
+            into float16's range by powers of two) or "float32" (by PyTorch, as for all other
+            networks). "half" needs the package ``catlog_kernels`` (in a clone of the repository,
+            ``pip install ./kernels``). None: "half" where it is installed and
             ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -148,6 +150,8 @@ class FirstLayerLinear(nn.Module):
     >>> f.neighbours(torch.zeros(5, 3)).shape
     torch.Size([5, 3, 2])
     """
+
+    head: Callable[[Tensor], Tensor] | None
 
     def __init__(
         self,
@@ -173,9 +177,14 @@ class FirstLayerLinear(nn.Module):
         check_count("FirstLayerLinear", "categories", categories)
         if event_dims is not None:
             check_count("FirstLayerLinear", "event_dims", event_dims)
+        if precision == "half" and catlog_kernels is None:
+            raise ImportError(
+                "FirstLayerLinear: `precision` must be None or 'float32' without the package "
+                "catlog_kernels, but 'half' was given. In a clone of the repository, "
+                "`pip install ./kernels` installs it."
+            )
         self.network = network
-        self.head: Callable[[Tensor], Tensor] | None
-        register_function(self, "head", head)
+        hold_function(self, "head", head)
         self.one_hot = one_hot
         self.chunk_size = chunk_size
         self.categories = categories
@@ -253,82 +262,84 @@ class FirstLayerLinear(nn.Module):
 
         return values
 
+    def _layers_between_relus(self) -> list[nn.Linear]:
+        """Return the linear layers of a network that has plain ReLUs between them alone.
+
+        There are none where the network is another one, or the head no plain cross-entropy.
+        """
+        modules = list(self.network)
+        kinds = [nn.ReLU if i % 2 else nn.Linear for i in range(len(modules))]
+        fits = len(modules) % 2 == 1 and all(map(is_exactly, modules, kinds))
+        if self.one_hot or not fits or not is_exactly(self.head, BernoulliCrossEntropy):
+            return []
+        return [cast(nn.Linear, layer) for layer in modules[::2]]
+
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own("neighbours", self, FirstLayerLinear)
+        self._check_own("neighbours", FirstLayerLinear)
         self._check_network()
         self._check_rows()
-        first = cast(nn.Linear, self.network[0])
-        flat = self._input(x)
-        last = self.network[-1]
-        if is_exactly(self.head, BernoulliCrossEntropy) and isinstance(last, nn.Linear):
-            cast(BernoulliCrossEntropy, self.head).check_logits(
-                (*flat.shape[:-1], last.out_features)
-            )
-        if self._alternates() and not self.one_hot:
-            from .kernels import relu_table
-
-            table = relu_table(
-                [cast(nn.Linear, layer) for layer in list(self.network)[::2]],
-                cast(BernoulliCrossEntropy, self.head).targets,
-                flat,
-                variables,
-                self.categories,
-                self.chunk_size,
-                self.precision,
-            )
+        flat, head, last = self._input(x), cast(BernoulliCrossEntropy, self.head), self.network[-1]
+        if is_exactly(head, BernoulliCrossEntropy) and isinstance(last, nn.Linear):
+            head.check_logits((*flat.shape[:-1], last.out_features))
+        layers = self._layers_between_relus()
+        k = x.shape[-1] if self.one_hot else self.categories
+        # torch.compile can trace this attribute, but not torch.get_float32_matmul_precision.
+        allows_half = self.precision is None and torch.backends.cuda.matmul.allow_tf32
+        wants_half = (self.precision == "half" or allows_half) and len(layers) == 3 and k == 2
+        if wants_half and catlog_kernels and not (self.chunk_size or torch.is_grad_enabled()):
+            table = catlog_kernels.decoder_table(layers, head.targets, flat, variables)
             if table is not None:
                 return table
-        rest = self._rest()
-        weight = first.weight  # read once: a parametrised weight is computed at every access
-        base = nn.functional.linear(flat, weight, first.bias)
-        k = x.shape[-1] if self.one_hot else self.categories
         current = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
-        variable = torch.arange(current.shape[-1], device=x.device).expand(current.shape)
         if variables is not None:
-            variable = variables
             current = current.gather(-1, variables)
         slots = current.shape[-1]
+        moves = slots * (k - 1)
+        slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1, output_size=moves)
+        moved_from = current[..., slot]
+        moved_to = (moved_from + torch.arange(1, k, device=x.device).repeat(slots)) % k
+        which = slot if variables is None else variables[..., slot]
+        by_units = len(layers) > 1 and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+        if by_units and self._may_leave_out_units(flat):
+            change, chunk_size = moved_to - moved_from, self.chunk_size
+            unmoved, moved = values_by_units(layers, head.targets, flat, change, which, chunk_size)
+        else:
+            unmoved, moved = self._values(flat, moved_from, moved_to, which, k)
+        dtype = torch.promote_types(unmoved.dtype, moved.dtype)  # autocast may make them differ
+        table = unmoved.to(dtype).unsqueeze(-1).expand(*current.shape[:-1], slots * k)
+        return table.scatter(-1, slot * k + moved_to, moved.to(dtype)).unflatten(-1, (slots, k))
 
+    def _may_leave_out_units(self, flat: Tensor) -> bool:
+        weight = self.network[0].weight
+        is_plain = flat.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return is_plain and flat.dtype == weight.dtype and flat.itemsize >= 4 and may_write()
+
+    def _values(
+        self, flat: Tensor, moved_from: Tensor, moved_to: Tensor, which: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return f at the points ``[n, *batch]`` and at their moves ``[n, *batch, moves]``."""
+        first, rest = cast(nn.Linear, self.network[0]), self._rest()
+        weight = first.weight  # read once: a parametrised weight is computed at every access
+        base = nn.functional.linear(flat, weight, first.bias)
+        columns = weight.mT.contiguous()
         # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole
         # batches without a copy.
-        slot = torch.arange(slots, device=x.device)
-        slot = slot.repeat_interleave(k - 1, output_size=slots * (k - 1))
-        offset = torch.arange(1, k, device=x.device).repeat(slots)
-        moved_from = current[..., slot]
-        moved_to = (moved_from + offset) % k
-        entry = slot * k + moved_to
-        moved_from = moved_from.movedim(-1, 0)
-        moved_to = moved_to.movedim(-1, 0)
-        which = variable[..., slot].movedim(-1, 0)
-        columns = weight.mT.contiguous()
-        if variables is None and not self.one_hot:  # the same column for the whole batch
-            which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]
+        moved_from, moved_to = moved_from.movedim(-1, 0), moved_to.movedim(-1, 0)
+        if which.dim() == 1:  # the same columns for all points
+            which = which.view(-1, *[1] * (flat.dim() - 1))
+        else:
+            which = which.movedim(-1, 0)
+        # Slices of the moves fit the caches of a CPU; on a GPU, all run at once.
+        points = max(1, base[..., 0].numel())
+        size = self.chunk_size or (len(which) * points if base.is_cuda else 1024)
         values = [base.new_zeros((0, *base.shape[:-1]))]
-        for part in self._parts(len(slot), base):
+        for start in range(0, len(which), max(1, size // points)):
+            part = slice(start, start + max(1, size // points))
             if self.one_hot:
                 hidden = base + columns[which[part] * k + moved_to[part]]
                 hidden -= columns[which[part] * k + moved_from[part]]
             else:
                 change = (moved_to[part] - moved_from[part]).to(base.dtype).unsqueeze(-1)
                 hidden = torch.addcmul(base, change, columns[which[part]])
-            values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
-        unmoved = rest(base).unsqueeze(-1)
-        moved = torch.cat(values).movedim(0, -1)
-        dtype = torch.promote_types(unmoved.dtype, moved.dtype)  # autocast may make them differ
-        table = unmoved.to(dtype).expand(*current.shape[:-1], slots * k)
-        return table.scatter(-1, entry, moved.to(dtype)).unflatten(-1, (slots, k))
-
-    def _alternates(self) -> bool:
-        """Return whether plain linear layers and ReLUs alternate, before a plain cross-entropy."""
-        layers = list(self.network)
-        fits = all(
-            is_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers)
-        )
-        return fits and len(layers) % 2 == 1 and is_exactly(self.head, BernoulliCrossEntropy)
-
-    def _parts(self, moves: int, base: Tensor) -> list[slice]:
-        """Return slices of the moves that fit the caches of a CPU; on a GPU, all at once."""
-        points = max(1, base[..., 0].numel())
-        size = self.chunk_size or (moves * points if base.is_cuda else 1024)
-        step = max(1, size // points)
-        return [slice(start, start + step) for start in range(0, moves, step)]
+            values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(flat))))
+        return rest(base), torch.cat(values).movedim(0, -1)

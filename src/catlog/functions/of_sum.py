@@ -4,30 +4,15 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int64, Real, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core.categories import safe_log, widened
-from ..core.checks import check_count, check_is_tensor, readable
+from ..core.checks import check_count, readable
+from ..core.factors import IndependentFactors
 from ..core.tracing import can_inspect, full_precision
-from ..core.view import view
-from .convolution import (
-    Convolution,
-    best_tilt,
-    by_fft,
-    by_products,
-    distribution_of_sum,
-    spread,
-    spread_logs,
-)
-from .tables import (
-    Variables,
-    check_categories,
-    check_own,
-    independent,
-    register_function,
-    register_tensors,
-)
+from .convolution import best_tilt, by_fft, by_products, distribution_of_sum, spread
+from .tables import OwnTable, Variables, hold, hold_function
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
 MOST_SUMS = 2**22
@@ -35,7 +20,7 @@ FFT_ERROR = 1e-15  # of a probability by FFT in float64, at most about
 RELATIVE_ERROR = 1e-9  # of a mean
 
 
-class OfSum(nn.Module):
+class OfSum(OwnTable):
     r"""A function of a weighted sum, such as "do these digits add up to s?".
 
     .. math:: f(x) = g\Bigl(\sum_i w_i x_i\Bigr)
@@ -60,6 +45,9 @@ class OfSum(nn.Module):
              [0., 0., 1., 0.]]]))
     """
 
+    g: Callable[[Tensor], Tensor]
+    weights: Tensor | None
+
     def __init__(
         self,
         g: Callable[[Tensor], Tensor],
@@ -71,21 +59,18 @@ class OfSum(nn.Module):
         check_count("OfSum", "categories", categories)
         if not callable(g):
             raise TypeError(f"OfSum: `g` must be a function of sums, but it is {g!r}.")
-        if weights is not None:
-            check_is_tensor("OfSum", "weights", weights, "[d]")
-            if weights.dim() != 1:
-                raise ValueError(
-                    f"OfSum: `weights` must have shape [d], but {tuple(weights.shape)} was given."
-                )
-            if can_inspect(True, weights) and not bool(weights.isfinite().all()):
-                raise ValueError(f"OfSum: `weights` must be finite, but they are {weights}.")
-        self.g: Callable[[Tensor], Tensor]
-        register_function(self, "g", g)
+        hold_function(self, "g", g)
         self.categories = categories
         self.one_hot = one_hot
-        self.weights: Tensor | None
-        register_tensors(self, weights=weights)
-        self.whole_weights = None if weights is None else _whole(weights)
+        self.whole_weights: list[int] | None = None
+        if weights is None:
+            self.weights = None
+            return
+        hold(self, weights=(weights, "[d]"))
+        if can_inspect(True, weights) and not bool(weights.isfinite().all()):
+            raise ValueError(f"OfSum: `weights` must be finite, but they are {weights}.")
+        if not weights.requires_grad and bool((weights == weights.round()).all()):
+            self.whole_weights = [int(weight) for weight in weights.tolist()]
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return every variable's number, and their weighted sum."""
@@ -110,10 +95,10 @@ class OfSum(nn.Module):
         return self.g(self._sum(x)[1])
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own("neighbours", self, OfSum)
+        self._check_own("neighbours", OfSum)
         number, total = self._sum(x)
         k = self.categories
-        check_categories(self, number, k)
+        self._check_categories(number, k)
         if variables is not None:
             number = number.gather(-1, variables)
         category = torch.arange(k, dtype=number.dtype, device=x.device)
@@ -129,10 +114,32 @@ class OfSum(nn.Module):
         sums = total[..., None, None] + weights.unsqueeze(-1) * (category - number.unsqueeze(-1))
         return self._rows(sums.flatten(-2)).unflatten(total.dim(), (-1, k))
 
+    def _rows(self, sums: Real[Tensor, "n *batch many"]) -> Tensor:
+        """Return g at ``many`` sums per draw ``[n, *batch, many, *outputs]``."""
+        many, lead = sums.shape[-1], sums.dim() - 1
+        rows = self.g(sums.movedim(-1, 0).flatten(0, 1))
+        return rows.unflatten(0, (many, len(sums))).movedim(0, lead)
+
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_s \Pr(\sum_i w_i x_i = s)\, g(s)`."""
-        check_own("expectation", self, OfSum)
-        return self._mean(q).to(view(q).real)
+        self._check_own("expectation", OfSum)
+        law, values = self._values_at_sums(q)
+        terms = spread(law.probs.double(), self.whole_weights)
+        outputs = values.dim() - (terms.dim() - 1)
+
+        def mean(convolve: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            probs = distribution_of_sum(terms, convolve)[..., : len(values)].movedim(-1, 0)
+            probs = probs[(...,) + (None,) * outputs]
+            # g may have any value at sums that q cannot draw.
+            return (torch.where(probs.detach() > 0, values, 0.0) * probs).sum(0)
+
+        norm = values.detach().square().sum(0).sqrt()
+        if len(values) > FEW_SUMS and can_inspect(True, norm):
+            by_transform = mean(by_fft)
+            is_accurate = by_transform.abs() > FFT_ERROR / RELATIVE_ERROR * norm
+            if bool(is_accurate.all()):
+                return by_transform.to(law.real)
+        return mean(by_products).to(law.real)
 
     def log_expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the logarithm of the mean of :math:`g \ge 0`, however small the mean is.
@@ -146,16 +153,15 @@ class OfSum(nn.Module):
         One tilt serves all variables. Where a single variable must have a category that no tilt
         makes likely, a log-probability below about -800 counts as impossible.
         """
-        check_own("expectation", self, OfSum)
-        values = self._terms_and_values(q)[1]
+        self._check_own("expectation", OfSum)
+        law, values = self._values_at_sums(q)
         if can_inspect(True, values) and bool((values < 0).any()):
             raise NotImplementedError(
                 "OfSum: the logarithm of its mean is known for a g of at least 0, but g has "
                 "negative values."
             )
-        law = independent(self, q, None)
         # Not from probabilities: those of saturated logits underflow, in float32 below exp(-103).
-        log_terms = spread_logs(law.log_probs.double(), self.whole_weights)
+        log_terms = spread(law.log_probs.double(), self.whole_weights, zero=-torch.inf, one=0.0)
         log_values = safe_log(values).masked_fill(values.isnan(), torch.nan)
         # Sums that q cannot draw may have any value, so others than finite ones do not count here.
         tilt = best_tilt(log_terms, torch.where(log_values < torch.inf, log_values, -torch.inf))
@@ -173,59 +179,27 @@ class OfSum(nn.Module):
         log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)
         return log_mean.to(law.real)
 
-    def _mean(self, q: Distribution) -> Float[Tensor, "*batch"]:
-        """Return the mean in float64."""
-        terms, values = self._terms_and_values(q)
-        size, outputs = len(values), values.dim() - (terms.dim() - 1)
-        norm = values.detach().square().sum(0).sqrt()
-
-        def mean(convolve: Convolution) -> Tensor:
-            probs = distribution_of_sum(terms, convolve)[..., :size].movedim(-1, 0)
-            probs = probs[(...,) + (None,) * outputs]
-            # g may have any value at sums that q cannot draw.
-            return (torch.where(probs.detach() > 0, values, 0.0) * probs).sum(0)
-
-        if size <= FEW_SUMS or not can_inspect(True, norm):
-            return mean(by_products)
-        by_transform = mean(by_fft)
-        is_accurate = by_transform.abs() > FFT_ERROR / RELATIVE_ERROR * norm
-        return by_transform if bool(is_accurate.all()) else mean(by_products)
-
-    def _terms_and_values(
+    def _values_at_sums(
         self, q: Distribution
-    ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "n *batch_outputs"]]:
-        """Return the probabilities of the terms, and g at every possible sum, in float64."""
-        d = None if self.weights is None else len(self.weights)
-        law = independent(self, q, d)
+    ) -> tuple[IndependentFactors, Float[Tensor, "n *batch_outputs"]]:
+        """Return the view of q, and g at every possible sum in float64."""
+        law = self._independent(q, None if self.weights is None else len(self.weights))
         if self.weights is not None and self.whole_weights is None:
             raise NotImplementedError(
                 "OfSum: its mean is known for constant weights that are whole numbers, but others "
                 "were given. Use an estimator that draws, such as IndeCateR."
             )
-        total_weight = law.d if self.whole_weights is None else sum(map(abs, self.whole_weights))
-        size = (law.k - 1) * total_weight + 1
+        weights = [1] * law.d if self.whole_weights is None else self.whole_weights
+        size = (law.k - 1) * sum(map(abs, weights)) + 1
         if size > MOST_SUMS:
             raise NotImplementedError(
                 f"OfSum: its mean is a sum over {readable(size)} possible sums, more than "
                 f"{MOST_SUMS}. Use an estimator that draws, such as IndeCateR."
             )
-        terms, least, largest = spread(law.probs.double(), self.whole_weights)
         dtype = widened(torch.empty(0, dtype=law.dtype)).dtype  # that g gets from points of q
         if self.weights is not None:
             dtype = torch.promote_types(dtype, widened(self.weights).dtype)
-        sums = torch.arange(least, largest + 1, device=law.device).to(dtype)
+        least = sum(min(0, weight) for weight in weights) * (law.k - 1)
+        sums = torch.arange(least, least + size, device=law.device).to(dtype)
         sums = sums.view(-1, *[1] * len(law.batch_shape)).expand(-1, *law.batch_shape)
-        return terms, self.g(sums.clone()).double()
-
-    def _rows(self, sums: Real[Tensor, "n *batch many"]) -> Tensor:
-        """Return g at ``many`` sums per draw ``[n, *batch, many, *outputs]``."""
-        many, lead = sums.shape[-1], sums.dim() - 1
-        rows = self.g(sums.movedim(-1, 0).flatten(0, 1))
-        return rows.unflatten(0, (many, len(sums))).movedim(0, lead)
-
-
-def _whole(weights: Tensor) -> list[int] | None:
-    """Return the weights as integers; None if they are not all whole numbers, or if they learn."""
-    if weights.requires_grad or not bool((weights == weights.round()).all()):
-        return None
-    return [int(weight) for weight in weights.tolist()]
+        return law, self.g(sums.clone()).double()

@@ -1,10 +1,12 @@
 r"""The table of a three-layer network under a Bernoulli cross-entropy, by Triton on a GPU.
 
-``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update
-of every neighbour, ReLU, second layer, ReLU, last layer, and the sum of the softplus; 16-bit
-changes are the most of it that goes through memory. It is a custom operation of PyTorch, opaque to
-``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing) it is the
-formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
+``decoder_table`` is the entry point: :class:`catlog.functions.FirstLayerLinear` asks it where this
+package is installed. It runs the first-layer update of every neighbour, ReLU, second layer, ReLU,
+last layer, and the sum of the softplus; 16-bit changes are the most of it that goes through memory.
+
+``bernoulli_table`` is a custom operation of PyTorch, opaque to ``torch.compile`` and captured by
+CUDA graphs. On a CPU (and where Triton is missing) it is the formula in plain PyTorch, for tests.
+It has no derivative: tables are made without autograd.
 
 On a GPU operands are rounded to float16, which has TF32's 10 bits of mantissa, and sums are in
 float32. The points themselves are evaluated in nearly float32. In every layer only the *change*
@@ -13,21 +15,45 @@ with TF32. float16's range is no limit, because weights and rows of changes are 
 two. Products run at twice TF32's rate.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
 FEWEST_CHANGES = 63  # of a point, for which the kernels were tuned
 
 
-def tf32_allowed() -> bool:
-    """Return whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
-    # torch.compile can trace this attribute, but not torch.get_float32_matmul_precision.
-    return torch.backends.cuda.matmul.allow_tf32
+def decoder_table(
+    layers: Sequence[nn.Linear], targets: Tensor, x: Tensor, variables: Tensor | None
+) -> Tensor | None:
+    """Return the table ``[n, *batch, slots, 2]``, or None if the kernels do not take these points.
+
+    Args:
+        layers: the three linear layers; between them are ReLUs.
+        targets: of the cross-entropy, ``[*batch, out]`` or fewer dimensions.
+        x: the points, bits as floats ``[n, *batch, d]``.
+        variables: the changed bits, ``[n, *batch, slots]``; None: all, in order.
+    """
+    if not usable(x, (x if variables is None else variables).shape[-1]):
+        return None
+    last = layers[-1]
+    targets = targets.to(last.weight.dtype)
+    targets = targets.expand(*x.shape[1:-1], -1).reshape(-1, last.out_features)
+    which = None if variables is None else variables.flatten(0, -2)
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+    with torch.autocast(x.device.type, enabled=False):  # the kernels set their precision themselves
+        offset = targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias
+        slope = targets @ last.weight
+        values = bernoulli_table(x.flatten(0, -2), which, *tensors, slope, offset)
+    values = values.unflatten(0, x.shape[:-1])
+    current = (x if variables is None else x.gather(-1, variables)).bool()
+    moved, unmoved = values[..., :-1], values[..., -1:]
+    at_zero = torch.where(current, moved, unmoved)
+    return torch.stack([at_zero, torch.where(current, unmoved, moved)], -1)
 
 
 def usable(x: Tensor, slots: int) -> bool:

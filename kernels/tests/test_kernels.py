@@ -1,12 +1,15 @@
 """The fused table: its formula against brute force, and on a GPU the kernels against float64."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, kernels
+import catlog_kernels as kernels
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 
 # Relative error in norm of the values, and of the gradient of IndeCateR, with 10 bits of mantissa.
 BOUND = 1e-3
@@ -19,6 +22,19 @@ SIZES = {
     "one bit": (3, 1, 1, (5, 3, 1), None, True),
     "wide": (4, 2, 5, (300, 384, 130), None, True),
 }
+# Changes of a module after the first, which the kernels would not see.
+CHANGES = {
+    "hook": lambda module: module.register_forward_hook(lambda module, given, out: 2 * out),
+    "pre-hook": lambda module: module.register_forward_pre_hook(lambda module, given: given),
+    "another forward": lambda module: setattr(module, "forward", module.forward),
+    "another class": lambda module: setattr(module, "__class__", doubled(type(module))),
+}
+
+
+def doubled(kind: type[nn.Module]) -> type[nn.Module]:
+    return type("Doubled", (kind,), {"forward": lambda self, x: 2 * kind.forward(self, x)})
+
+
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 sizes = pytest.mark.parametrize("size", SIZES)
 
@@ -139,6 +155,10 @@ def test_which_networks_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not uses_it(FirstLayerLinear(net, lambda out: out.sum(-1), precision="half"))
         small = decoder(5, 6, 7, 7)[:3]
         assert not uses_it(FirstLayerLinear(small, head, precision="half"))
+        for at, change in product(range(4), CHANGES):
+            changed = decoder(5, 6, 8, 7)
+            CHANGES[change](changed[at + 1])
+            assert not uses_it(FirstLayerLinear(changed, head, precision="half")), (at, change)
     assert not uses_it(FirstLayerLinear(net, head, precision="half"))  # with autograd
     with pytest.raises(ValueError, match="`precision` must be"):
         FirstLayerLinear(net, head, precision="bfloat16")
@@ -161,7 +181,7 @@ def test_both_ways_of_the_last_layer(
     size: str, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products by the library and fused, without tuning; repeated calls give the same numbers."""
-    from catlog.functions.kernels import triton_kernels as tk
+    from catlog_kernels import triton_kernels as tk
 
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[index : index + 1])
@@ -176,7 +196,7 @@ def test_both_ways_of_the_last_layer(
 @on_gpu
 @pytest.mark.parametrize("size", ["odd", "chosen"])
 def test_few_points_at_once(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from catlog.functions.kernels import triton_kernels as tk
+    from catlog_kernels import triton_kernels as tk
 
     tensors = arguments(size, device="cuda")
     monkeypatch.setattr(tk, "chosen", {})

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM102
-"""The Triton kernels of :mod:`catlog.functions.kernels`, imported at the first CUDA call.
+"""The Triton kernels of :mod:`catlog_kernels`, imported at the first CUDA call.
 
 A row is a neighbour: a point with the bit of one slot flipped. The last slot of every point is the
 point itself. All sizes are free: widths are padded with zeros to multiples of FILL, so that tiles
@@ -14,18 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # seen only by tools that import every module
-
-    class triton:  # noqa: N801
-        jit = staticmethod(lambda function: function)
-
-    class tl:  # noqa: N801
-        constexpr = None
 
 
 @triton.jit
