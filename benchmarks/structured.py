@@ -1,7 +1,8 @@
 """Dependent variables, subsets and counts.
 
     python -m benchmarks.structured     # quality/structured_variance.csv, quality/counts.csv,
-                                        # subset/speed_cpu.csv and stability.csv
+                                        # subset/speed_cpu.csv and stability.csv,
+                                        # speed/structured_steps.csv
 
 "variance": at the evaluations of SCateR with one and with four samples. `variance` is summed over
 the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval by the delta method.
@@ -14,6 +15,11 @@ the cross-entropy of a random decoder of the counts' square roots.
 differentiated by autograd, and beside Gumbel top-k, which draws from another distribution. 50 of
 1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares
 float32 with float64: log-probability per item and marginals absolutely, their gradient in norm.
+
+"steps": the time of `RLOO(4)` and its backward pass beside code by hand, which makes q, draws,
+scores and evaluates in one forward pass: a VAE of two layers of bits, a GRU that writes 8 letters
+for a prompt, and a tagger of 10 steps (a chain's CRF). Batch 32; one thread, in turns, `ratio` is
+the median over the turns.
 """
 
 import argparse
@@ -25,13 +31,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Poisson
-from torch.nn.functional import pad, softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad, softplus
 
 import catlog
 from catlog.distributions import (
+    Autoregressive,
     BayesianNetwork,
+    LinearChainCRF,
     MarkovChain,
     Node,
     Subset,
@@ -302,6 +310,143 @@ def stability(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
+DRAWS, BATCH = 4, 32
+Step = Callable[[], Tensor]
+
+
+def rloo(fx: Tensor, log_prob: Tensor) -> Tensor:
+    """Return the mean of f, with the gradient of RLOO, as one writes it by hand."""
+    advantage = (fx.detach() - fx.detach().mean(0)) * (len(fx) / (len(fx) - 1))
+    surrogate = fx + advantage * log_prob
+    return surrogate.mean(0) - (surrogate - fx).detach().mean(0)
+
+
+def cross_entropy(logits: Tensor, bits: Tensor) -> Tensor:
+    logits, bits = torch.broadcast_tensors(logits, bits)
+    return binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
+
+
+def choose(logits: Tensor) -> Tensor:
+    """Return a category of each row of logits."""
+    probs = logits.detach().softmax(-1)
+    return probs.flatten(0, -2).multinomial(1).view(probs.shape[:-1])
+
+
+def vae() -> tuple[Step, Step]:
+    """The bound of a VAE with two layers, 4 and 12 bits."""
+    images = (torch.rand(BATCH, 36) < 0.3).float()
+    encoder, middle, prior, decoder = (
+        nn.Linear(*sizes) for sizes in ((36, 4), (4, 12), (4, 12), (12, 36))
+    )
+
+    def bound(z2: Tensor, z1: Tensor, log_q: Tensor) -> Tensor:
+        return cross_entropy(decoder(z1), images) + cross_entropy(prior(z2), z1) + log_q.detach()
+
+    def two(logits: Tensor) -> Tensor:
+        return torch.stack([torch.zeros_like(logits), logits], -1)
+
+    def ours() -> Tensor:
+        nodes = {
+            "z2": Node([], two(encoder(images)), size=4),
+            "z1": Node(["z2"], lambda z: two(middle(z.float())), cardinality=2, size=12),
+        }
+        q = BayesianNetwork(nodes, [BATCH])
+        return catlog.RLOO(DRAWS)(
+            lambda z: bound(*z.float().split([4, 12], -1), log_q=q.log_prob(z)), q
+        )
+
+    def by_hand() -> Tensor:
+        first = encoder(images)
+        z2 = (torch.rand(DRAWS, *first.shape) < first.sigmoid()).float()
+        second = middle(z2)
+        z1 = (torch.rand(second.shape) < second.sigmoid()).float()
+        log_q = -cross_entropy(first, z2) - cross_entropy(second, z1)
+        return rloo(bound(z2, z1, log_q), log_q)
+
+    return ours, by_hand
+
+
+class Policy(nn.Module):
+    """A GRU that writes letters for a prompt."""
+
+    def __init__(self, prompts: Tensor) -> None:
+        super().__init__()
+        self.prompts, self.read = prompts, nn.Linear(10, 32)
+        self.cell, self.out = nn.GRUCell(6, 32), nn.Linear(32, 6)
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return self.read(self.prompts).expand(*lead, -1)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        if previous is not None:
+            letters = one_hot(previous, 6).float()
+            state = self.cell(letters.flatten(0, -2), state.flatten(0, -2)).view(state.shape)
+        return self.out(state), state
+
+
+def gru() -> tuple[Step, Step]:
+    policy, goal = Policy(torch.randn(BATCH, 10)), torch.randint(6, (BATCH, 8))
+
+    def f(x: Tensor) -> Tensor:
+        return (x != goal).float().mean(-1)
+
+    def ours() -> Tensor:
+        return catlog.RLOO(DRAWS)(f, Autoregressive(policy, [6] * 8, [BATCH]))
+
+    def by_hand() -> Tensor:
+        state, letter, x, log_probs = policy.start(torch.Size([DRAWS, BATCH])), None, [], []
+        for i in range(8):
+            logits, state = policy.step(state, i, letter)
+            letter = choose(logits)
+            x.append(letter)
+            log_probs.append(logits.log_softmax(-1).gather(-1, letter.unsqueeze(-1)))
+        return rloo(f(torch.stack(x, -1)), torch.cat(log_probs, -1).sum(-1))
+
+    return ours, by_hand
+
+
+def crf() -> tuple[Step, Step]:
+    words, tags = torch.randn(BATCH, 10, 16), torch.randint(5, (BATCH, 10))
+    read, pairwise = nn.Linear(16, 5), torch.randn(5, 5, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return (x != tags).float().mean(-1)
+
+    def ours() -> Tensor:
+        return catlog.RLOO(DRAWS)(f, LinearChainCRF(read(words), pairwise))
+
+    def by_hand() -> Tensor:
+        unary = read(words)
+        ahead = [unary[:, -1]]  # the weight of a state and of all that may follow it
+        for t in range(8, -1, -1):
+            ahead.append(unary[:, t] + (pairwise + ahead[-1].unsqueeze(-2)).logsumexp(-1))
+        log_partition = ahead[-1].logsumexp(-1)
+        with torch.no_grad():
+            states = [choose(ahead[-1].expand(DRAWS, -1, -1))]
+            for weight in ahead[-2::-1]:
+                states.append(choose(pairwise[states[-1]] + weight))
+            x = torch.stack(states, -1)
+        weight = unary.expand(DRAWS, -1, -1, -1).gather(-1, x.unsqueeze(-1)).sum((-1, -2))
+        log_prob = weight + pairwise[x[..., :-1], x[..., 1:]].sum(-1) - log_partition
+        return rloo(f(x), log_prob)
+
+    return ours, by_hand
+
+
+STEPS = {"BayesianNetwork": vae, "Autoregressive": gru, "LinearChainCRF": crf}
+
+
+def steps(args: argparse.Namespace, table: Table) -> Rows:
+    for name, make in STEPS.items():
+        torch.manual_seed(0)
+        ours, by_hand = make()
+        calls: dict[str, Step] = {"catlog": ours, "by hand": by_hand}
+        backward = {how: lambda call=call: call().sum().backward() for how, call in calls.items()}
+        took = seconds_in_turns(backward, 2 if args.quick else 300, warm_up=20)
+        row: Row = {"q": name, "hand_us": 1e6 * median(took["by hand"])}
+        yield [row | {"ratio": median_ratio(took["catlog"], took["by hand"])}]
+
+
 SECTIONS = {
     "variance": Section(
         "quality/structured_variance.csv", ("problem", "budget", "method"), variance
@@ -309,6 +454,7 @@ SECTIONS = {
     "counts": Section("quality/counts.csv", ("function", "estimator"), counts),
     "times": Section("subset/speed_cpu.csv", ("what", "how"), times),
     "stability": Section("subset/stability.csv", ("how", "logits"), stability),
+    "steps": Section("speed/structured_steps.csv", ("q",), steps),
 }
 
 

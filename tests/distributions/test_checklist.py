@@ -54,9 +54,9 @@ def grid(q: Ordered) -> Tensor:
     return torch.cartesian_prod(*sizes).reshape(-1, len(sizes))
 
 
-def chosen(q: Ordered, raw: list[Tensor], x: Tensor) -> Tensor:
+def chosen(q: Ordered, raw: Tensor, x: Tensor) -> Tensor:
     """Return the log-probability of x by these logits of the blocks."""
-    log_probs = q._stacked(raw, x, validate=True)
+    log_probs = q.normalised(raw, validate=True)
     return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
 
@@ -91,10 +91,8 @@ def test_log_prob(case: StructuredCase) -> None:
     close(chosen(law.ordered, law.ordered.raw_logits(index), index), wanted)
     if not law.ordered.incremental:
         blocks = range(len(law.ordered.blocks))
-        close(
-            chosen(law.ordered, [law.ordered.conditional(index, block) for block in blocks], index),
-            wanted,
-        )
+        raw = law.ordered.by_variable([law.ordered.conditional(index, b) for b in blocks])
+        close(chosen(law.ordered, raw, index), wanted)
     everywhere = law.log_prob(grid(law.ordered))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)

@@ -278,12 +278,10 @@ def test_a_mixture_that_forgets_its_component_is_caught(
         mixed = mixture._mixed(state, self.log_probs[..., block, :])
         return mixed[..., : self.cardinalities[block]], state
 
-    def raw_logits(self: mixture.MixtureOfProducts, x: Tensor) -> list[Tensor]:
+    def raw_logits(self: mixture.MixtureOfProducts, x: Tensor) -> Tensor:
         weights = self.log_weights.expand(x.shape[:-1] + self.log_weights.shape[-1:])
-        return [
-            mixture._mixed(weights, self.log_probs[..., i, :])[..., :size].unsqueeze(-2)
-            for i, size in enumerate(self.cardinalities)
-        ]
+        tables = self.log_probs.unbind(-2)
+        return torch.stack([mixture._mixed(weights, table) for table in tables], -2)
 
     names = ("mixture of bits", "mixture of one-hot vectors", "copies of mixture of two bits")
     assert max(error(E, name) for name in names) < 1e-12

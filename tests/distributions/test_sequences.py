@@ -175,7 +175,7 @@ def test_prompts_of_different_lengths(end: int | None) -> None:
         alone = Autoregressive(Prompted(model, torch.tensor(prompt)), [K] * 3, end=end)
         assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
     assert_close(
-        q._stacked(q.by_steps(points), points, validate=True),
+        q.normalised(q.by_steps(points)),
         q.log_conditionals(points),
         rtol=0,
         atol=1e-12,

@@ -1,6 +1,8 @@
 """How estimators see q: a product of d categorical factors, whatever torch class it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from math import isfinite, isnan, log, prod
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -13,8 +15,9 @@ from torch.nn.functional import logsigmoid, softplus
 from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
 from .checks import check_dense
 from .ordered import IndependentBlocks, Ordered, WithOutputDimensions
-from .tracing import can_inspect, inside_functorch
+from .tracing import can_inspect, inside_functorch, is_transformed
 
+NOTHING = nullcontext()
 T = TypeVar("T")
 Weight = float | Tensor
 
@@ -100,11 +103,20 @@ class Factors:
         """Return the category numbers that the inverse CDF makes from uniforms."""
         raise NotImplementedError
 
+    def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:
+        """Return the points that the inverse CDF makes from uniforms."""
+        with torch.no_grad():
+            return self.point(self.from_uniforms(u))
+
     def direct_draws(
         self, n: int, generator: torch.Generator | None
     ) -> Int64[Tensor, "n *batch d"] | None:
         """Return independent draws, if there is a faster way than :meth:`from_uniforms`."""
         return None
+
+    def showing(self, x: Tensor, copy: Tensor) -> AbstractContextManager[None]:
+        """Return the context in which f is called with a copy of points."""
+        return NOTHING
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """Return log q(x), which can be differentiated any number of times."""
@@ -573,15 +585,36 @@ class Bits(RelaxableFactors):
         return x + self.shaped(mean).to(self.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Points that were scored as they were drawn: no second pass through a network is needed.
+
+    Attributes:
+        x: the points.
+        index: their category numbers.
+        log_conditionals: log q(x_i = k | x_<i), differentiable.
+    """
+
+    x: Tensor
+    index: Int64[Tensor, "n *batch d"]
+    log_conditionals: Float[Tensor, "n *batch d k"]
+
+    def log_prob(self) -> Float[Tensor, "n *batch"]:
+        """Return log q(x)."""
+        return self.log_conditionals.gather(-1, self.index.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
 class DependentFactors(Factors):
     """Variables that depend on each other, by their conditionals.
 
     Attributes:
         ordered: the distribution, with the output dimensions in its batch.
+        drawn: the points that were drawn, if the pass that drew them scored them as well.
     """
 
     kinds = frozenset({Kind.STRUCTURED})
     kind = Kind.STRUCTURED
+    drawn: Draws | None = None
 
     def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
         self.ordered = WithOutputDimensions(q, outputs) if outputs else q
@@ -595,8 +628,33 @@ class DependentFactors(Factors):
         self.real = torch.promote_types(q.real, torch.float32)
         self.device = q.device
         self.validate = validate
+        self.q = q
+
+    def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:
+        if not (self.ordered.one_pass and torch.is_grad_enabled()) or is_transformed():
+            return super().draw(u)
+        index, log_probs = self.ordered.scored(u, self.validate)
+        self.drawn = Draws(self.point(index), index, log_probs)
+        return self.drawn.x
+
+    def showing(self, x: Tensor, copy: Tensor) -> AbstractContextManager[None]:
+        if self.drawn is None or x is not self.drawn.x:
+            return NOTHING
+        return self._showing(self.drawn, copy)
+
+    @contextmanager
+    def _showing(self, drawn: Draws, copy: Tensor) -> Iterator[None]:
+        """Let ``q.log_prob`` know the draws while f is called with them."""
+        shape = copy.shape[:1] + self.q.batch_shape
+        self.q.scored_draws = copy, lambda: drawn.log_prob().reshape(shape)
+        try:
+            yield
+        finally:
+            del self.q.scored_draws
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        if self.drawn is not None and x is self.drawn.x:
+            return self.drawn.index
         form = self.ordered.form
         return x.detach() if form is None else form.index(x.detach(), self.d)
 
@@ -613,9 +671,13 @@ class DependentFactors(Factors):
         return self.ordered.direct_draws(n, generator)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        if self.drawn is not None and index is self.drawn.index:
+            return self.drawn.log_prob()
         return self.ordered.log_prob_of_rows(index, self.validate)
 
     def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
+        if self.drawn is not None and index is self.drawn.index:
+            return self.drawn.log_conditionals
         return self.ordered.log_conditionals(index, self.validate)
 
     def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:

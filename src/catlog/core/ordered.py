@@ -6,7 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -84,6 +84,8 @@ class Ordered(Distribution):
     - ``end``: for sequences that end, the category that is certain after its first occurrence; then
       every block is one variable, in the order of the event;
     - ``form``: how f sees a point, if it is not the int64 vector itself;
+    - ``one_pass``: True if scoring a point takes the same calls as drawing it. Then estimators
+      score their draws in the pass that makes them;
 
     and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
     ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
@@ -101,6 +103,8 @@ class Ordered(Distribution):
     incremental: bool = False
     end: int | None = None
     form: PointForm | None = None
+    one_pass: bool = False
+    scored_draws: tuple[Tensor, Callable[[], Tensor]] | None = None  # while f is called with them
 
     def __init__(
         self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
@@ -143,47 +147,66 @@ class Ordered(Distribution):
         """Return the state at these rows of the first dimension, in this order."""
         return rows_of_state(state, rows)
 
-    def raw_logits(self, x: Points) -> list[Logits]:
-        """Return per block the logits of its variables, given the earlier variables in x."""
-        return [self.conditional(x, block) for block in range(len(self.blocks))]
+    def raw_logits(self, x: Points) -> Float[Tensor, "*lead d k"]:
+        """Return the logits of all variables, given the earlier variables in x.
+
+        Entries beyond a variable's cardinality are ignored.
+        """
+        blocks = [self.conditional(x, block) for block in range(len(self.blocks))]
+        return self.by_variable(
+            [self.checked(raw, block, x.shape[:-1]) for block, raw in enumerate(blocks)]
+        )
+
+    def by_variable(self, blocks: Sequence[Logits]) -> Float[Tensor, "*lead d k"]:
+        """Return the numbers of all blocks in the order of the variables, padded with -inf."""
+        k = max(self.cardinalities)
+        table = torch.cat(
+            [pad(part, (0, k - part.shape[-1]), value=-torch.inf) for part in blocks], -2
+        )
+        drawn = [i for variables in self.blocks for i in variables]
+        if drawn == sorted(drawn):
+            return table
+        place = sorted(range(len(drawn)), key=drawn.__getitem__)
+        return table.index_select(-2, integers(place, table.device))
+
+    def checked(self, logits: Any, block: int, lead: torch.Size) -> Logits:
+        """Return what :meth:`conditional` returned, as floats, or raise unless it is logits."""
+        sizes = [self.cardinalities[i] for i in self.blocks[block]]
+        check_logits(logits, lead + (len(sizes), max(sizes)), self.blocks[block][0])
+        return logits if logits.is_floating_point() else as_logits(logits)
 
     def block_log_probs(
         self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
     ) -> Logits:
-        """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
-        variables = self.blocks[block]
-        sizes = [self.cardinalities[i] for i in variables]
-        check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
-        if min(sizes) < max(sizes):
-            category = torch.arange(max(sizes), device=logits.device)
-            beyond = category >= integers(sizes, logits.device)[:, None]
-            logits = logits.masked_fill(beyond, -torch.inf)
-        log_probs = as_logits(logits).log_softmax(-1)
-        if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
-            bad = tuple(log_probs.isnan().nonzero()[0].tolist())
-            raise ValueError(
-                f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities "
-                f"at index {bad[:-2]}: its logits are NaN, or every category is masked (-inf)."
-            )
-        return log_probs
+        """Return a block's log-probabilities, or raise unless its logits are some."""
+        return self.normalised(self.checked(logits, block, lead), self.blocks[block], validate)
 
     def log_conditionals(self, x: Points, validate: bool = True) -> Float[Tensor, "*lead d k"]:
         """Return log q(x_i = k | earlier variables as in x) for every i and k.
 
         This is one teacher-forced pass, differentiable.
         """
-        return self._stacked(self.raw_logits(x), x, validate)
+        return self.normalised(self.raw_logits(x), validate=validate)
 
-    def _stacked(self, raw: list[Tensor], x: Points, validate: bool) -> Float[Tensor, "*lead d k"]:
-        """Return the logits of all blocks, normalised, by variable."""
-        k = max(self.cardinalities)
-        parts: list[Tensor | None] = [None] * len(self.cardinalities)
-        for block, logits in enumerate(raw):
-            log_probs = self.block_log_probs(logits, block, x.shape[:-1], validate)
-            log_probs = pad(log_probs, (0, k - log_probs.shape[-1]), value=-torch.inf)
-            for position, variable in enumerate(self.blocks[block]):
-                parts[variable] = log_probs[..., position, :]
-        return torch.stack([part for part in parts if part is not None], -2)
+    def normalised(
+        self, logits: Tensor, variables: Sequence[int] | None = None, validate: bool = False
+    ) -> Float[Tensor, "*lead m k"]:
+        """Return the log-probabilities of these variables (None: all), or raise if there are none.
+
+        They are -inf beyond a variable's cardinality.
+        """
+        if variables is None:
+            variables = range(len(self.cardinalities))
+        sizes = [self.cardinalities[i] for i in variables]
+        if min(sizes) < logits.shape[-1]:
+            category = torch.arange(logits.shape[-1], device=logits.device)
+            beyond = category >= integers(sizes, logits.device)[:, None]
+            logits = logits.masked_fill(beyond, -torch.inf)
+        log_probs = as_logits(logits).log_softmax(-1)
+        if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
+            bad = tuple(log_probs.isnan().nonzero()[0].tolist())
+            raise _no_probabilities(variables[bad[-2]], f" at index {bad[:-2]}")
+        return log_probs
 
     @property
     def support(self) -> constraints.Constraint:
@@ -202,13 +225,22 @@ class Ordered(Distribution):
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
         """Return the points that the inverse CDF makes from uniforms, block by block."""
-        return ancestral(self, u, validate)
+        return ancestral(self, u, validate)[0]
+
+    def scored(
+        self, u: Float[Tensor, "n *batch d"], validate: bool = True
+    ) -> "tuple[Rows, Tensor]":
+        """Return points made from uniforms, and :meth:`log_conditionals` at them."""
+        x, parts = ancestral(self, u, validate, scores=True)
+        return x, self.by_variable(parts)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
         """Return independent points if there is a faster way than block by block, else None."""
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
+        if self.scored_draws is not None and value is self.scored_draws[0] and not value._version:
+            return self.scored_draws[1]()
         check_value(self, value, self.device)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
@@ -372,6 +404,7 @@ class WithOutputDimensions(Ordered):
         self.incremental = q.incremental
         self.end = q.end
         self.form = q.form
+        self.one_pass = q.one_pass
         super().__init__(q.batch_shape + (1,) * outputs, q.event_shape, validate_args=False)
 
     def _without(self, tensor: Tensor, tail: int) -> Tensor:
@@ -392,8 +425,8 @@ class WithOutputDimensions(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self._with(self.q.conditional(self._without(x, 1), block), 2)
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
-        return [self._with(raw, 2) for raw in self.q.raw_logits(self._without(x, 1))]
+    def raw_logits(self, x: Tensor) -> Tensor:
+        return self._with(self.q.raw_logits(self._without(x, 1)), 2)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
@@ -403,6 +436,10 @@ class WithOutputDimensions(Ordered):
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
+
+    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
+        x, log_probs = self.q.scored(self._without(u, 1), validate)
+        return self._with(x, 1), self._with(log_probs, 2)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         return self._with(self.q.direct_draws(rows, generator), 1)
@@ -429,17 +466,28 @@ class WithOutputDimensions(Ordered):
 
 
 def ancestral(
-    q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True
-) -> Int64[Tensor, "n *batch d"]:
-    """Return points of q made from uniforms, block by block, until all sequences have ended."""
+    q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True, scores: bool = False
+) -> tuple[Int64[Tensor, "n *batch d"], list[Logits]]:
+    """Return points of q made from uniforms, block by block, until all sequences have ended; with
+    ``scores``, also the log-probabilities of every block.
+
+    Whether these are numbers is looked at once, not block by block: a look waits for a GPU.
+    """
     lead = u.shape[:-1]
     x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
+    parts: list[Logits] = []
+    sums: list[Tensor] = []
     state = q.start(lead) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         index = as_index(variables)
-        drawn = inverse_cdf(q.block_log_probs(raw, block, lead, validate).exp(), u[..., index])
+        log_probs = q.block_log_probs(raw, block, lead, validate=False)
+        if validate:
+            sums.append(log_probs.detach().sum())
+        if scores:
+            parts.append(log_probs)
+        drawn = inverse_cdf(log_probs.detach().exp(), u[..., index])
         if inside_functorch():  # where a mapped draw cannot be written into x
             places = integers(variables, u.device).expand(drawn.shape)
             x = x.scatter(-1, places, drawn)
@@ -448,8 +496,22 @@ def ancestral(
         previous = drawn[..., 0]
         if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
             x[..., block + 1 :] = q.end
+            if scores:
+                rest = u.shape[-1] - len(parts)
+                certain = one_hot(x.new_tensor(q.end), max(q.cardinalities)).to(log_probs).log()
+                parts.append(certain.expand(*lead, rest, -1))
             break
-    return x
+    if can_inspect(validate, x) and (bad := torch.stack(sums).isnan()).any():
+        q.log_conditionals(x)  # raises an error that says at which index
+        raise _no_probabilities(q.blocks[int(bad.int().argmax())][0])
+    return x, parts
+
+
+def _no_probabilities(variable: int, place: str = "") -> ValueError:
+    return ValueError(
+        f"q: the conditional of variable {variable} has no valid probabilities{place}: its logits "
+        "are NaN, or every category is masked (-inf)."
+    )
 
 
 def rows_of_state(state: Any, rows: Int64[Tensor, "selected"]) -> Any:
@@ -506,18 +568,12 @@ class Copies(Ordered):
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         inner, copy = divmod(block, prod(self.copies))
-        if self.base.incremental:
-            raw = self.base.raw_logits(self._apart(x))[inner]
-        else:
-            raw = self.base.conditional(self._apart(x), inner)
+        raw = self.base.conditional(self._apart(x), inner)
         return self._together(raw, x.shape[:-1])[..., copy, :, :]
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
-        blocks = []
-        for raw in self.base.raw_logits(self._apart(x)):
-            together = self._together(raw, x.shape[:-1])
-            blocks += [together[..., copy, :, :] for copy in range(prod(self.copies))]
-        return blocks
+    def raw_logits(self, x: Tensor) -> Tensor:
+        raw = self.base.raw_logits(self._apart(x))
+        return self._together(raw, x.shape[:-1]).flatten(-3, -2)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = self.base.log_conditionals(self._apart(x), validate)

@@ -84,10 +84,9 @@ class Randomness:
         u = u.reshape(n * groups, *q.batch_shape, q.d)
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
-        if isinstance(q, Bits) and sampling != "antithetic":  # whose 1 - u may be 1
-            return q.draw(u)
-        with torch.no_grad():
+        if isinstance(q, Bits) and sampling == "antithetic":  # whose 1 - u may be 1
             return q.point(q.from_uniforms(u))
+        return q.draw(u)
 
     def uniform(
         self, *shape: int, batch_from: int | None = None, closed: bool = False

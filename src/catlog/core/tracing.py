@@ -31,6 +31,11 @@ def inside_functorch() -> bool:
     )
 
 
+def is_transformed() -> bool:
+    """Return whether the code is compiled, or inside a transform of ``torch.func``."""
+    return torch.compiler.is_compiling() or inside_functorch()
+
+
 def in_inference_mode() -> bool:
     """Return whether ``torch.inference_mode`` is active; compiled code cannot know."""
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
@@ -38,8 +43,7 @@ def in_inference_mode() -> bool:
 
 def may_write() -> bool:
     """Return whether results may be written into buffers, and Python may look at them."""
-    is_traced = torch.compiler.is_compiling() or inside_functorch()
-    return not (torch.is_grad_enabled() or is_traced)
+    return not (torch.is_grad_enabled() or is_transformed())
 
 
 def can_inspect(validate: bool, *values: Tensor) -> bool:

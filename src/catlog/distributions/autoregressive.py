@@ -1,7 +1,8 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -129,13 +130,18 @@ class Autoregressive(Ordered):
         self.incremental = steps
         self.end = end
         self.temperature = temperature
+        self.one_pass = not hasattr(network, "all_logits")
         super().__init__(batch, torch.Size([len(cardinalities)]), validate_args=validate_args)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
-        if can_inspect(validate, log_probs) and x.numel() > 0 and not inside_functorch():
-            self._check_network(x[:1])
+        self._check_use(x, validate)
         return log_probs
+
+    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
+        x, log_probs = super().scored(u, validate)
+        self._check_use(x, validate)
+        return x, log_probs
 
     def lengths(self, x: Int64[Tensor, "*lead d"]) -> Int64[Tensor, "*lead"]:
         """Return how many variables each sequence has, up to and including its first ``end``."""
@@ -165,11 +171,13 @@ class Autoregressive(Ordered):
         check_network(self)
 
     @torch.no_grad()
-    def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:
+    def _check_use(self, x: Int64[Tensor, "n *batch d"], validate: bool) -> None:
         """Check the network at its first four uses, then at every power of two.
 
         Later checks are needed because its last layer may begin at zero.
         """
+        if not can_inspect(validate, x) or x.numel() == 0 or inside_functorch():
+            return
         network = _model(self.network)
         while isinstance(network, partial):
             network = network.func
@@ -178,16 +186,15 @@ class Autoregressive(Ordered):
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
             return
-        x = self.without_end(x)
+        x = self.without_end(x[:1])
         d = len(self.cardinalities)
         cuts = sorted({0, d // 2, d - 1})
-        points = changed_later(x, self.cardinalities, cuts)
-        raw = self.raw_logits(points)
-        eps = rounding({self.real, *(logits.dtype for logits in raw)}, x.device)
-        known = self._stacked(raw, points, validate=False)
+        raw = self.raw_logits(changed_later(x, self.cardinalities, cuts))
+        eps = rounding({self.real, raw.dtype}, x.device)
+        known = self.normalised(raw)
         check_causal(known, eps, cuts)
         if self.incremental and hasattr(self.network, "all_logits"):
-            check_steps(self._stacked(self.by_steps(x), x, validate=False), known[:1], eps)
+            check_steps(self.normalised(self.by_steps(x)), known[:1], eps)
 
     def without_end(self, x: Points) -> Points:
         """Return the points with another category in place of ``end``, so that nothing ends."""
@@ -196,6 +203,8 @@ class Autoregressive(Ordered):
         return x.masked_fill(x == self.end, 1 if self.end == 0 else self.end - 1)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
+        if self.incremental and not hasattr(self.network, "all_logits"):
+            return next(islice(self._steps(x), block, None))
         if self.end is None or block == 0:
             return self._scaled(self._conditional(x, block))
         has_ended = (x[..., :block] == self.end).any(-1)
@@ -315,12 +324,12 @@ class Autoregressive(Ordered):
         shape = (*lead, 1, self.cardinalities[block])
         return torch.zeros(shape, dtype=self.real, device=self.device)
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
+    def raw_logits(self, x: Tensor) -> Tensor:
         if hasattr(self.network, "all_logits"):
             return self.by_all_logits(x)
         return self.by_steps(x) if self.incremental else super().raw_logits(x)
 
-    def by_all_logits(self, x: Points) -> list[Float[Tensor, "*lead 1 k"]]:
+    def by_all_logits(self, x: Points) -> Float[Tensor, "*lead d k"]:
         """Return all logits by one call of the network's ``all_logits``."""
         has_ended = None if self.end is None else ended_before(x, self.end)
         seen = x
@@ -338,16 +347,18 @@ class Autoregressive(Ordered):
             assert self.end is not None
             logits = nn.functional.pad(logits, (0, 0, 0, x.shape[-1] - seen.shape[-1]))
             logits = absorb(logits, has_ended, self.end)
-        return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
+        return logits
 
-    def by_steps(self, x: Points) -> list[Float[Tensor, "*lead 1 k"]]:
+    def by_steps(self, x: Points) -> Float[Tensor, "*lead d k"]:
         """Return all logits by the network's ``start`` and ``step``."""
+        return self.by_variable(list(self._steps(x)))
+
+    def _steps(self, x: Points) -> Iterator[Float[Tensor, "*lead 1 k"]]:
+        """Yield the logits of one variable after the other."""
         state = self.start(x.shape[:-1])
-        blocks = []
         for i in range(len(self.cardinalities)):
-            logits, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
-            blocks.append(logits)
-        return blocks
+            raw, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
+            yield self.checked(raw, i, x.shape[:-1])
 
 
 def _is_module(network: Any) -> bool:

@@ -59,6 +59,8 @@ class BayesianNetwork(Ordered):
     tensor(0.4999)
     """
 
+    one_pass = True
+
     def __init__(
         self,
         nodes: Mapping[str, Node],

@@ -63,13 +63,6 @@ class LinearChainCRF(MarkovChain):
         length, k = unary.shape[-2:]
         batch = unary.shape[:-2]
         check_tables("LinearChainCRF", "pairwise", pairwise, unary.shape)
-        inspects = can_inspect(validate_args is not False, unary, pairwise)
-        if inspects:
-            for name, weights in (("unary", unary), ("pairwise", pairwise)):
-                if bool((weights.isnan() | (weights == torch.inf)).any()):
-                    raise ValueError(
-                        f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
-                    )
         unary, pairwise = as_logits(unary), as_logits(pairwise)
         # Constants go into log Z alone. Messages stay near zero, so that their small differences
         # survive the rounding, however large the weights of whole sequences are.
@@ -78,35 +71,21 @@ class LinearChainCRF(MarkovChain):
         pairs = pairwise.unsqueeze(-3) if serves_every_step(pairwise, batch) else pairwise
         pairs, level = _levelled(pairs.expand((*batch, length - 1, k, k)), 2)
         log_scale = log_scale + level.sum(-1)
-        message = states[..., -1, :]
+        *earlier, message = states.unbind(-2)
         levels, transitions = [], []
-        for t in range(length - 2, -1, -1):
+        for state, pair in zip(reversed(earlier), reversed(pairs.unbind(-3)), strict=True):
             level = message.detach().amax(-1, keepdim=True)
             levels.append(level.squeeze(-1))
-            transition = pairs[..., t, :, :] + (message - level).unsqueeze(-2)
+            transition = pair + (message - level).unsqueeze(-2)
             transitions.append(transition)
-            message = states[..., t, :] + transition.logsumexp(-1)
+            message = state + transition.logsumexp(-1)
         self.unary = unary
         self.pairwise = pairwise
         parts = torch.stack([*levels, message.logsumexp(-1)])
         is_impossible = (parts < IMPOSSIBLE / 2).any(0)
         self.log_partition = (parts.sum(0) + log_scale).masked_fill(is_impossible, -torch.inf)
-        if inspects and bool(is_impossible.any()):
-            bad = tuple(is_impossible.nonzero()[0].tolist())
-            place = f" at batch index {bad}" if bad else ""
-            raise ValueError(
-                "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
-                f"sequence has weight zero{place}. The evidence is impossible: look for a step "
-                "whose states are all -inf, or forbidden by all transitions."
-            )
-        lowest = parts.detach().amin(0)
-        if inspects and bool((lowest * torch.finfo(lowest.dtype).eps < -LARGEST_ROUNDING).any()):
-            raise ValueError(
-                "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states without a "
-                "very low weight, but every sequence has one that is lower by "
-                f"{-float(lowest.min()):.2g} than the best of its step, which drowns their "
-                f"differences in {lowest.dtype}. Do masks contradict each other?"
-            )
+        if can_inspect(validate_args is not False, unary, pairwise) and parts.numel() > 0:
+            _check_parts(parts.detach(), unary, pairwise)
         table = torch.stack(transitions[::-1], -3) if transitions else pairs
         # A state without a future is never entered. Any row will do for it, and zeros are valid.
         is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
@@ -118,6 +97,31 @@ class LinearChainCRF(MarkovChain):
         assert isinstance(new, LinearChainCRF)
         new.log_partition = self.log_partition.expand(new.batch_shape)
         return new
+
+
+def _check_parts(parts: Float[Tensor, "T *batch"], unary: Tensor, pairwise: Tensor) -> None:
+    """Raise if weights are NaN or +inf, or so low that they forbid or drown all sequences."""
+    lowest = float(parts.amin())
+    if lowest != lowest:  # NaN, also from +inf
+        name = "unary" if bool((unary.isnan() | (unary == torch.inf)).any()) else "pairwise"
+        raise ValueError(
+            f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
+        )
+    if lowest < IMPOSSIBLE / 2:
+        bad = tuple((parts < IMPOSSIBLE / 2).any(0).nonzero()[0].tolist())
+        place = f" at batch index {bad}" if bad else ""
+        raise ValueError(
+            "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
+            f"sequence has weight zero{place}. The evidence is impossible: look for a step "
+            "whose states are all -inf, or forbidden by all transitions."
+        )
+    if lowest * torch.finfo(parts.dtype).eps < -LARGEST_ROUNDING:
+        raise ValueError(
+            "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states without a "
+            f"very low weight, but every sequence has one that is lower by {-lowest:.2g} than the "
+            f"best of its step, which drowns their differences in {parts.dtype}. Do masks "
+            "contradict each other?"
+        )
 
 
 def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:

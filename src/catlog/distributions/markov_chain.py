@@ -89,13 +89,22 @@ class MarkovChain(Ordered):
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
-        lead = x.shape[:-1]
         if block == 0:
-            return self.initial.expand(lead + self.initial.shape[-1:]).unsqueeze(-2)
+            return self.initial.unsqueeze(-2).expand(*x.shape[:-1], 1, -1)
         if block == self.length:
-            assert self.emission is not None
-            return torch.stack([lookup(self.emission, x[..., t]) for t in range(self.length)], -2)
+            return self._observations(x)
         return lookup(self._table(block), x[..., block - 1]).unsqueeze(-2)
+
+    def raw_logits(self, x: Tensor) -> Tensor:
+        before = x[..., : self.length - 1]
+        tables = self.transition.unsqueeze(-3) if self.shared else self.transition
+        parts = [self.conditional(x, 0), lookup(tables, before)]
+        return self.by_variable(parts if self.emission is None else [*parts, self._observations(x)])
+
+    def _observations(self, x: Tensor) -> Float[Tensor, "n *batch T o"]:
+        """Return the logits of all observations, given the states."""
+        assert self.emission is not None
+        return lookup(self.emission.unsqueeze(-3), x[..., : self.length])
 
     def _table(self, t: int) -> Float[Tensor, "*batch k k"]:
         """Return the logits of state t given the one before it."""
@@ -155,8 +164,9 @@ def lookup(
     table: Float[Tensor, "*#batch states k"], index: Int64[Tensor, "n *batch"]
 ) -> Float[Tensor, "n *batch k"]:
     """Return the rows of a (batched) table at ``index``."""
-    if table.dim() == 2:
-        return table[index]
-    table = table.expand(index.shape + table.shape[-2:])
-    rows = index[..., None, None].expand(index.shape + (1, table.shape[-1]))
-    return table.gather(-2, rows).squeeze(-2)
+    if table.numel() == table.shape[-2:].numel():
+        return table.flatten(0, -2)[index]
+    # All rows of a table at once, as the derivative is a table for each gather.
+    table = table.expand(index.shape[1:] + table.shape[-2:])
+    rows = index.movedim(0, -1).unsqueeze(-1)
+    return table.gather(-2, rows.expand(*rows.shape[:-1], table.shape[-1])).movedim(-2, 0)

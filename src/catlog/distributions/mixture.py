@@ -69,16 +69,16 @@ class MixtureOfProducts(Ordered):
         return mixed[..., : self.cardinalities[block]], state
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
-        return self.raw_logits(x)[block]
+        logits = self.raw_logits(x)[..., block : block + 1, :]
+        return logits[..., : self.cardinalities[block]]
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
+    def raw_logits(self, x: Tensor) -> Tensor:
         table = self.log_probs.expand(x.shape[:-1] + self.log_probs.shape[-3:])
         index = x[..., None, :, None].expand(table.shape[:-1] + (1,))
         known = table.gather(-1, index).squeeze(-1)  # [*lead, components, d]
         before = torch.cat([torch.zeros_like(known[..., :1]), known[..., :-1]], -1).cumsum(-1)
         earlier = self.log_weights.unsqueeze(-1) + before
-        mixed = _mixed(earlier.transpose(-1, -2), table.transpose(-2, -3))  # [*lead, d, k]
-        return [mixed[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
+        return _mixed(earlier.transpose(-1, -2), table.transpose(-2, -3))
 
 
 def _mixed(

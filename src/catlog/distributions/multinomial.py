@@ -62,9 +62,8 @@ class MultinomialCounts(Ordered):
         remaining = self.n - x[..., :block].sum(-1, keepdim=True)
         return self._binomials(remaining, slice(block, block + 1))
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
-        table = self._binomials(self.n - x.cumsum(-1) + x, slice(None))
-        return [table[..., i : i + 1, :] for i in range(x.shape[-1])]
+    def raw_logits(self, x: Tensor) -> Tensor:
+        return self._binomials(self.n - x.cumsum(-1) + x, slice(None))
 
     def _binomials(
         self, remaining: Int64[Tensor, "*lead m"], categories: slice

@@ -14,7 +14,7 @@ from ..core.ordered import Ordered
 if TYPE_CHECKING:
     from .autoregressive import Autoregressive
 
-Form = Callable[[Int64[Tensor, "rows *batch d"]], list[Tensor]]
+Form = Callable[[Int64[Tensor, "rows *batch d"]], Tensor]
 ROWS = 3
 MOST_CUTS = 64  # a network of more variables is checked at this many of them
 NOT_DETERMINISTIC = (
@@ -41,21 +41,21 @@ def check_network(q: "Autoregressive") -> None:
         forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
     for name, form in forms.items():
         raw = _called(name, form, x)
-        eps = max(eps, rounding({q.real, *(logits.dtype for logits in raw)}, x.device))
-        known[name] = q._stacked(raw, x, validate=True)
+        eps = max(eps, rounding({q.real, raw.dtype}, x.device))
+        known[name] = q.normalised(raw, validate=True)
         _check_rows(name, form, x, q, known[name], eps)
         if q.end is not None and len(sizes) > 1:
             _check_ends(name, form, x, q, known[name], eps)
         cuts = sorted({*range(0, len(sizes), -(-len(sizes) // MOST_CUTS)), len(sizes) - 1})
         points = changed_later(x[:1], q.cardinalities, cuts)
-        check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
+        check_causal(q.normalised(form(points)), eps, cuts)
     if len(known) == 2:
         check_steps(known["step"], known["all_logits"], eps)
     if hasattr(q.network, "check"):
         q.network.check(eps)
 
 
-def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
+def _called(name: str, form: Form, x: Tensor) -> Tensor:
     """Return the logits, or raise an error that says with which shape the network failed."""
     try:
         return form(x)
@@ -96,7 +96,7 @@ def _check_rows(
 ) -> None:
     """Raise if logits depend on other rows, on their number, or on other batch elements."""
     limit = eps ** (2 / 3)
-    alone = q._stacked(_called(name, form, x[1:2]), x[1:2], validate=False)
+    alone = q.normalised(_called(name, form, x[1:2]))
     if (i := differing_variable(alone, log_probs[1:2], limit)) is not None:
         raise ValueError(
             f"q: with {name}, the network gives variable {i} of a row different logits when the "
@@ -108,7 +108,7 @@ def _check_rows(
         flat = x.flatten(1, -2)
         sizes = torch.tensor(q.cardinalities, device=x.device)
         changed = torch.cat([q.without_end((flat[:, :1] + 1) % sizes), flat[:, 1:]], 1).view_as(x)
-        after = q._stacked(form(changed), changed, validate=False).flatten(1, -3)[:, 1:]
+        after = q.normalised(form(changed)).flatten(1, -3)[:, 1:]
         if (i := differing_variable(after, log_probs.flatten(1, -3)[:, 1:], limit)) is not None:
             raise ValueError(
                 f"q: with {name}, the network's logits of variable {i} change when the variables "
@@ -142,7 +142,7 @@ def _check_ends(
     ended = x.flatten(0, -2).clone()
     ended[:-1, 0] = q.end  # all but the last sequence end at once
     ended = ended.view_as(x)
-    after = q._stacked(_called(name, form, ended), ended, validate=False).flatten(0, -3)[-1:]
+    after = q.normalised(_called(name, form, ended)).flatten(0, -3)[-1:]
     before = log_probs.flatten(0, -3)[-1:]
     if (i := differing_variable(after, before, eps ** (2 / 3))) is not None:
         remedy = ""

@@ -244,5 +244,5 @@ class GuideSites(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self.tables(x)[block]
 
-    def raw_logits(self, x: Tensor) -> list[Tensor]:
-        return self.tables(x)
+    def raw_logits(self, x: Tensor) -> Tensor:
+        return self.by_variable(self.tables(x))

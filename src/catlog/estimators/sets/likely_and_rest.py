@@ -33,10 +33,7 @@ def beam_search(
     points = torch.zeros((1, *q.batch_shape, q.d), dtype=torch.int64, device=q.device)
     score = torch.zeros(points.shape[:-1], dtype=ordered.real, device=q.device)
     for block, variables in enumerate(ordered.blocks):
-        if ordered.incremental:
-            raw = ordered.raw_logits(points)[block]
-        else:
-            raw = ordered.conditional(points, block)
+        raw = ordered.conditional(points, block)
         log_probs = ordered.block_log_probs(raw, block, points.shape[:-1], q.validate)
         if count == 1:
             best, chosen = log_probs.max(-1)
