@@ -22,14 +22,13 @@ limit.
 
 import argparse
 import ast
-import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import exp, log
 from pathlib import Path
@@ -41,6 +40,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
+from catlog.estimators.parsing import parse_estimator
 
 from .advice_problems import PROBLEMS, Function
 from .measuring import RESULTS, Row, Rows, Section, Table, grouped, keyed, run, selected
@@ -49,6 +49,9 @@ LADDER = [f"RLOO({2**power})" for power in range(1, 7)]
 CALLS = 5
 CLOCK_FACTOR, CLOCK_ROUNDS = 1.2, 20
 BATCH, TEST = 32, 256  # elements of a minibatch and of the evaluation
+MOMENT = 0.05  # seconds, after which another racer trains
+PATIENCE = 3  # times the first arrival, after which the others stop
+LIMIT = 200.0  # seconds of a race
 
 
 class Training:
@@ -59,6 +62,7 @@ class Training:
         self.problem = PROBLEMS[name]()
         self.optimiser = torch.optim.Adam(self.problem.trained, self.problem.rate)
         self.virtual = 0.0
+        self.seconds, self.steps = 0.0, 0
 
     def clock(self) -> float:
         return time.process_time() + self.virtual
@@ -92,22 +96,51 @@ class Training:
                 values = values + self.problem.penalty(q)
             return float(values.mean())
 
-    def race(self, label: str, number: int, patience: float) -> Row:
-        """Train until the level is at most the target."""
-        from catlog.estimators.parsing import parse_estimator
-
-        E, seconds, steps, levels = parse_estimator(label), 0.0, 0, [self.level()] * 3
+    def race(self, label: str, number: int) -> Iterator[None]:
+        """Train until the level is at most the target; let others train every now and then."""
+        E, levels, check, pause = parse_estimator(label), [self.level()] * 3, 0.01, MOMENT
         torch.manual_seed(1000 + number)
-        limit, check = patience * self.problem.limit, 0.01
-        while fmean(levels[-3:]) > self.problem.target and seconds < limit:
+        while fmean(levels[-3:]) > self.problem.target:
             start = self.clock()
             self.step(E)
-            seconds += self.clock() - start
-            steps += 1
-            if seconds > check:
-                check = 1.05 * seconds
+            self.seconds += self.clock() - start
+            self.steps += 1
+            if self.seconds > check:
+                check = 1.08 * self.seconds
                 levels.append(self.level())
-        return {"seconds": seconds if seconds < limit else None, "steps": steps}
+            if self.seconds > pause:
+                pause += MOMENT
+                yield
+
+
+def side_by_side(
+    problem: str, seed: int, number: int, labels: Sequence[str], limit: float
+) -> list[Row]:
+    """Race estimators in turns, so that other work on the machine slows all of them alike."""
+    trainings = {label: Training(problem, seed) for label in labels}
+    races = {label: training.race(label, number) for label, training in trainings.items()}
+    states: dict[str, Tensor] = {}
+    rows: list[Row] = []
+    while races:
+        label = min(races, key=lambda label: trainings[label].seconds)
+        training = trainings[label]
+        row: Row = {"problem": problem, "seed": seed, "policy": "race", "call": number}
+        row |= {"pick": label, "seconds": None}
+        try:
+            if label in states:
+                torch.set_rng_state(states[label])
+            if training.seconds < limit:
+                next(races[label])
+                states[label] = torch.get_rng_state()
+                continue
+        except StopIteration:
+            row["seconds"] = training.seconds
+            limit = min(limit, PATIENCE * training.seconds)
+        except (ValueError, TypeError, RuntimeError):  # the estimator is not for this problem
+            training.steps = 0
+        rows.append(row | {"steps": training.steps, "limit": limit})
+        del races[label]
+    return rows
 
 
 # Policies
@@ -120,7 +153,7 @@ def advise(training: Training, call: int, **options: Any) -> Row:
         *(f, q),
         penalty=training.problem.penalty,
         seed=call,
-        clock=lambda: time.perf_counter() + training.virtual,
+        clock=training.clock,
         **options,
     )
     names = [trial.name for trial in advice.trials if getattr(trial, "is_level", False)]
@@ -165,26 +198,16 @@ def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
     ]
 
 
-# Jobs for worker processes
-
-
-def job(problem: str, seed: int, policy: str, call: int, detail: str, quick: bool) -> list[Row]:
-    """Race the estimator that ``detail`` names, or ask a policy, perhaps of the sources there."""
-    torch.set_num_threads(1)
-    if policy == "race":
-        key = {"problem": problem, "seed": seed, "policy": policy, "call": call, "pick": detail}
-        try:
-            return [key | Training(problem, seed).race(detail, call, 0.05 if quick else 1.0)]
-        except (ValueError, TypeError, RuntimeError):  # the estimator is not for this problem
-            return [key | {"steps": 0}]
-    question = (problem, seed, policy, 1 if quick else CALLS)
-    if policy != "first edition":
-        return asked(*question)
-    ask = f"import benchmarks.advice as b; print(b.asked(*{question}))"
-    command = [sys.executable, "-W", "ignore", "-c", ask]
-    environment = os.environ | {"PYTHONPATH": detail}
-    folder = Path(__file__).parents[1]
-    answer = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+def ask(problem: str, seed: int, policy: str, calls: int, folder: str) -> list[Row]:
+    """Return what a policy says, perhaps that of the sources in a folder, in their own process."""
+    if not folder:
+        return asked(problem, seed, policy, calls)
+    question = f"import benchmarks.advice as b; print(b.asked(*{(problem, seed, policy, calls)}))"
+    command = [sys.executable, "-W", "ignore", "-c", question]
+    environment = os.environ | {"PYTHONPATH": folder}
+    answer = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
     if answer.returncode:
         print(problem, seed, policy, answer.stderr, file=sys.stderr, flush=True)
         return []
@@ -192,43 +215,36 @@ def job(problem: str, seed: int, policy: str, call: int, detail: str, quick: boo
     return rows
 
 
-def unpacked(arguments: tuple[Any, ...]) -> list[Row]:
-    return job(*arguments)
-
-
 def picks(args: argparse.Namespace, table: Table) -> Rows:
-    """Ask the policies, then race the usual estimators and those picked, round by round."""
-    end = time.monotonic() + 60 * args.minutes
-    problems, seeds, races = args.problems, args.seeds, args.races
-    if args.quick:
-        problems, seeds, races = problems[:2], seeds[:1], 1
-    detail = {"first edition": args.first_edition}
-    policies = [policy for policy in POLICIES if detail.get(policy, " ")]
-    asking = [
-        (problem, seed, policy, 0, detail.get(policy, ""), args.quick)
-        for policy, problem, seed in product(policies, problems, seeds)
-        if not selected(table.rows, problem=problem, seed=seed, policy=policy)
-    ]
-    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        for rows in pool.imap_unordered(unpacked, asking):
-            yield rows
-        for number in range(races):
-            racing = [
-                (problem, seed, "race", number, label, args.quick)
-                for problem, seed in product(problems, seeds)
-                for label in racers(problem, table)
-                if (problem, seed, "race", number, label) not in table
-            ]
-            for rows in pool.imap_unordered(unpacked, racing):
-                yield rows
-                if time.monotonic() > end:
-                    return
+    for policy, problem, seed in product(POLICIES, *starts(args)):
+        folder = args.first_edition if policy == "first edition" else ""
+        is_known = selected(table.rows, problem=problem, seed=seed, policy=policy)
+        if not is_known and (folder or policy != "first edition"):
+            yield ask(problem, seed, policy, 1 if args.quick else CALLS, folder)
 
 
-def racers(problem: str, table: Table) -> list[str]:
-    """Return the usual estimators for a problem, and what policies picked."""
-    chosen = [row["pick"] for row in selected(table.rows, problem=problem)]
-    return list(dict.fromkeys([*LADDER, *PROBLEMS[problem]().racers, *map(renamed, chosen)]))
+def races(args: argparse.Namespace, table: Table) -> Rows:
+    """Race the usual estimators and those picked, round by round."""
+    chosen = grouped(recorded(args, "picks"), "problem")
+    for number, seed, problem in product(range(args.races), *reversed(starts(args))):
+        picked = [renamed(row["pick"]) for row in chosen.get(problem, [])]
+        labels = [
+            label
+            for label in dict.fromkeys([*LADDER, *PROBLEMS[problem]().racers, *picked])
+            if (problem, seed, number, label) not in table
+        ]
+        if labels:
+            yield side_by_side(problem, seed, number, labels, 0.05 if args.quick else LIMIT)
+
+
+def starts(args: argparse.Namespace) -> tuple[list[str], list[int]]:
+    return (args.problems[:2], args.seeds[:1]) if args.quick else (args.problems, args.seeds)
+
+
+def recorded(args: argparse.Namespace, name: str) -> list[Row]:
+    """Return the rows of a section that are on disk."""
+    section = SECTIONS[name]
+    return Table((args.output or RESULTS) / section.place, section.key).rows
 
 
 def renamed(label: str) -> str:
@@ -244,36 +260,33 @@ def times(rows: Sequence[Row]) -> dict[str, float]:
 
     Only races count that all of the usual estimators ran.
     """
-    raced = [row for row in rows if row["policy"] == "race" and row["steps"]]
-    problem = PROBLEMS[raced[0]["problem"]]()
-    usual = {*LADDER, *problem.racers}
-    starts = {name: keyed(races, "seed", "call") for name, races in grouped(raced, "pick").items()}
-    common = set.intersection(*(set(races) for name, races in starts.items() if name in usual))
+    usual = {*LADDER, *PROBLEMS[rows[0]["problem"]]().racers}
+    by_name = {
+        name: keyed(group, "seed", "call")
+        for name, group in grouped([row for row in rows if row["steps"]], "pick").items()
+    }
+    common = set.intersection(*(set(by_name[name]) for name in usual & by_name.keys()))
     logs = {
-        name: [log(races[key]["seconds"] or 2 * problem.limit) for key in common & races.keys()]
-        for name, races in starts.items()
+        name: [log(group[key]["seconds"] or 2 * group[key]["limit"]) for key in common & set(group)]
+        for name, group in by_name.items()
     }
     return {name: exp(fmean(values)) for name, values in logs.items() if values}
 
 
 def regret(args: argparse.Namespace, table: Table) -> Rows:
     """Yield a row per policy and problem, and one per policy for all problems."""
-    section = SECTIONS["picks"]
-    rows = Table((args.output or RESULTS) / section.place, section.key).rows
+    by_problem = grouped(recorded(args, "picks"), "problem")
     answers: list[Row] = []
-    for problem in dict.fromkeys(row["problem"] for row in selected(rows, policy="race")):
-        group = selected(rows, problem=problem)
-        seconds = times(group)
+    for problem, raced in grouped(recorded(args, "races"), "problem").items():
+        seconds = times(raced)
         best = min(seconds.values())
-        for row in group:
-            if row["policy"] == "race" or renamed(row["pick"]) not in seconds:
-                continue
+        for row in by_problem.get(problem, []):
             level = map(renamed, (row["level"] or row["pick"]).split("; "))
             is_hit = min(seconds[name] for name in level if name in seconds) <= 1.1 * best
             answers.append(row | {"regret": seconds[renamed(row["pick"])] / best, "hit": is_hit})
-    by_problem = grouped(answers, "policy", "problem")
+    groups = grouped(answers, "policy", "problem")
     overall = {(policy, "all"): group for policy, group in grouped(answers, "policy").items()}
-    yield [summary(*key, group) for key, group in (*by_problem.items(), *overall.items())]
+    yield [summary(*key, group) for key, group in (*groups.items(), *overall.items())]
 
 
 def summary(policy: str, problem: str, rows: list[Row]) -> Row:
@@ -295,15 +308,17 @@ def summary(policy: str, problem: str, rows: list[Row]) -> Row:
     }
 
 
+PICK = ("problem", "seed", "policy", "call")
 SECTIONS = {
-    "picks": Section("quality/advice.csv", ("problem", "seed", "policy", "call", "pick"), picks),
-    "regret": Section("quality/advice_regret.csv", ("policy", "problem"), regret),
+    "picks": Section("quality/advice_picks.csv", PICK, picks),
+    "races": Section("quality/advice_races.csv", ("problem", "seed", "call", "pick"), races),
+    "regret": Section("quality/advice.csv", ("policy", "problem"), regret),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = {"problems": [*PROBLEMS], "seeds": [1, 2, 3], "races": 3, "minutes": 60.0}
-    run(__doc__, SECTIONS, arguments, **options, workers=1, first_edition="")
+    options = {"problems": [*PROBLEMS], "seeds": [11, 12, 13], "races": 3, "first_edition": ""}
+    run(__doc__, SECTIONS, arguments, **options)
 
 
 if __name__ == "__main__":

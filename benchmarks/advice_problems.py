@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence as kl
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy_of_bits
 from torch.nn.functional import cross_entropy, one_hot
 
-from catlog.distributions import Autoregressive, MarkovChain
+from catlog.distributions import Autoregressive, MarkovChain, PlackettLuce
 
 Function = Callable[[Tensor], Tensor]
 
@@ -292,8 +292,65 @@ def simulator() -> Problem:
     return chain(point=0.002, limit=200)
 
 
+def routing() -> Problem:
+    """A router sends each input to one of eight small experts, which learn with it."""
+    inputs, router = torch.randn(4000, 8), network(8, 32, 8)
+    teachers = torch.randn(8, 8, 4) / 2
+    outputs = torch.einsum("ni,nij->nj", inputs, teachers[(inputs @ torch.randn(8, 8)).argmax(-1)])
+    experts = (0.1 * torch.randn(8, 8, 4)).requires_grad_()
+
+    def question(size: int) -> tuple[Function, Distribution]:
+        rows = torch.randint(4000, (size,))
+
+        def f(x: Tensor) -> Tensor:
+            made = torch.einsum("bi,eij->ebj", inputs[rows], experts)
+            errors = (made - outputs[rows]).square().sum(-1)
+            return errors.gather(0, x.squeeze(-1))
+
+        return f, numbers(router(inputs[rows]).unsqueeze(-2))
+
+    trained = [*router.parameters(), experts]
+    return Problem(trained, question, 4.0, rate=0.003, racers=(*INDEPENDENT, "Exact()"))
+
+
+def ranking() -> Problem:
+    """A network orders six items by the scores that it gives to their descriptions."""
+    scorer, taste = network(5, 32, 1), torch.randn(5)
+
+    def question(size: int) -> tuple[Function, Distribution]:
+        items = torch.randn(size, 6, 5)
+        values = items @ taste
+
+        def f(x: Tensor) -> Tensor:
+            ordered = values.expand(*x.shape[:-1], 6).gather(-1, x)
+            return (ordered.unsqueeze(-2) > ordered.unsqueeze(-1)).triu(1).float().mean((-1, -2))
+
+        return f, PlackettLuce(scorer(items).squeeze(-1), validate_args=False)
+
+    return Problem([*scorer.parameters()], question, 0.025, rate=0.003, racers=DEPENDENT)
+
+
+def surrogate() -> Problem:
+    """24 bits that minimise a wide network, whose evaluation takes most of a step."""
+    judge, logits = network(24, 512, 512, 1), torch.zeros(24, requires_grad=True)
+    for parameter in judge.parameters():
+        parameter.requires_grad_(False).mul_(3)
+
+    def f(x: Tensor) -> Tensor:
+        return judge(x).squeeze(-1) + 0.05 * x.sum(-1)
+
+    x = torch.rand(100, 24).round()
+    for i in [*range(24)] * 4:  # the lowest value, by changes of single bits
+        other = x.clone()
+        other[:, i] = 1 - x[:, i]
+        x = torch.where((f(other) < f(x)).unsqueeze(-1), other, x)
+    ask = lambda _: (f, bits(logits))  # noqa: E731
+    return Problem([logits], ask, 0.95 * f(x).min().item(), rate=0.05, draws=256)
+
+
 MADE = (
     *(spins, features, autoencoder, codebook, colouring, assignment),
     *(chain, simulator, reversal, blocks, widths, glimpses),
+    *(routing, ranking, surrogate),
 )
 PROBLEMS: dict[str, Callable[[], Problem]] = {make.__name__: make for make in MADE}

@@ -17,10 +17,11 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog import RLOO, Exact, IndeCateR, Reinforce, SlopeCateR, StraightThrough
+from catlog.core.categories import Kind
 from catlog.core.factors import Bits, Factors
 from catlog.core.settings import label
 from catlog.diagnostics import Advice, Comparison, Row, compare
-from catlog.diagnostics.arms import copied_to, why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.arms import check_suits, copied_to, with_samples, within_budget
 from catlog.diagnostics.comparing import NORMAL
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.moments import Moments
@@ -421,7 +422,8 @@ def test_reasons_for_leaving_out() -> None:
     hard = quick(lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), estimators, repeats=4)
     assert "does not depend differentiably on x" in hard.skipped["DoubleCV(2)"]
     assert "Left out: DoubleCV(2)" in str(hard)
-    assert why_unsuitable(IndeCateR(1, variables=1), "index") is not None
+    with pytest.raises(ValueError, match=r"which numbers \(Categorical\) do not allow"):
+        check_suits(IndeCateR(1, variables=1), Kind.INDEX)
     parameters = [zeros(3), zeros(3, 3)]
     structured = quick(total, chain, ["IndeCateR", "RLOO"], parameters, repeats=4)
     assert structured.skipped["IndeCateR"].startswith("it is not for dependent variables")

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -41,30 +41,33 @@ def left_alone(*sources: object) -> Iterator[None]:
             "them outside of it."
         )
     buffers = [buffer for module in modules_of(*sources) for buffer in module.buffers()]
-    values = [buffer.detach().clone() for buffer in buffers]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     state, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
-    with torch.random.fork_rng(devices), torch.enable_grad():
+    with restored(buffers), torch.random.fork_rng(devices), torch.enable_grad():
         try:
             yield
         finally:
             random.setstate(state)
             if numpy is not None:
                 numpy.random.set_state(numpy_state)
-            # A graph that was built before may hold these tensors, so their versions stay.
-            with torch.no_grad(), versions_kept(buffers):
-                for buffer, value in zip(buffers, values, strict=True):
-                    buffer.copy_(value)
 
 
 @contextmanager
-def versions_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Change tensors in place, while graphs that hold them stay valid."""
+def restored(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the values and gradients of tensors, while graphs that hold them stay valid."""
+    kept = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in tensors]
     with ExitStack() as stack:
         for tensor in tensors:  # torch 2.6 takes one at a time
             stack.enter_context(_unsafe_preserve_version_counter(tensor))
-        yield
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, value, gradient in kept:
+                    tensor.copy_(value)
+                    if tensor.is_leaf:
+                        tensor.grad = gradient
 
 
 def modules_of(*sources: object) -> list[nn.Module]:

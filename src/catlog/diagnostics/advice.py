@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan, sqrt
 from numbers import Real
@@ -17,7 +17,7 @@ from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
 from .arms import AnyEstimator, as_estimator, joined_reasons
-from .pilot import Pilot, Score, Step, level_with_best, variance_of
+from .pilot import Pilot, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
 PREFERRED = [f"RLOO({n})" for n in (4, 16, 64, 2, 8, 32)]
@@ -172,90 +172,84 @@ def advise(
         raise ValueError(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
-    if isinstance(candidates, str | Estimator):
-        candidates = [candidates]
-    if candidates is not None and not candidates:
+    chosen = [candidates] if isinstance(candidates, str | Estimator) else candidates
+    if chosen is not None and not chosen:
         raise ValueError(
             "candidates: at least one is needed, but none was given. Leave the argument out for "
             "the usual ones."
         )
-    chosen = [as_estimator(entry, "candidates") for entry in candidates or ()]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         torch.manual_seed(seed)
         task = Task(f, q, parameters, loss, penalty, clock)
         pilot = Pilot(task, step, lambda least: start + max(seconds, steps * least))
-        pilot.enter(chosen, budget, biased, seed)
+        pilot.enter([as_estimator(E, "candidates") for E in chosen or ()], budget, biased, seed)
         pilot.run()
         return _advice(pilot, clock() - start)
 
 
 def _advice(pilot: Pilot, seconds: float) -> Advice:
     scores = pilot.scores()
+    is_known = any(score.value < inf for score in scores.values())
+    reasons = {}
     for name, arm in pilot.arms.items():
-        if not arm.times:
-            pilot.skipped.setdefault(name, "far behind, before its whole step was timed")
-        elif arm.in_parameters.count < 2:
-            pilot.skipped.setdefault(name, "the pilot had no time for it")
+        if arm.in_parameters.count < 2:
+            reasons[name] = "the pilot had no time for it"
+        elif not arm.times:
+            reasons[name] = "far behind, before its whole step was timed"
         elif arm.E.unbiased and name not in scores:
-            pilot.skipped[name] = ZERO
-    if not any(score.value < inf for score in scores.values()):
-        no_value = dict.fromkeys(scores, "its gradient is NaN or infinite")
-        pilot.skipped = no_value | pilot.skipped
-        reasons = joined_reasons(pilot.skipped)
-        biased = [name for name, arm in pilot.arms.items() if not arm.E.unbiased]
-        if biased:
-            reasons = f"{', '.join(biased)}: biased, and judged by unbiased ones only. Add RLOO(4)"
-        raise ValueError(f"advise: no candidate could be used. {reasons}.")
+            reasons[name] = ZERO
+        elif arm.E.unbiased and not is_known:
+            reasons[name] = "its gradient is NaN or infinite"
+        elif not scores:
+            reasons[name] = "biased, and judged by unbiased ones only. Add RLOO(4)"
+    skipped = {name: why.split(". ")[0] for name, why in pilot.skipped.items()} | reasons
+    if not is_known:
+        ours = {name: why for name, why in reasons.items() if "no time" not in why} | skipped
+        raise ValueError(f"advise: no candidate could be used. {joined_reasons(ours)}.")
     best = min(scores.values()).value
     level = level_with_best(scores, LEVEL)
     trials = [
-        _trial(pilot, name, scores.get(name), best, level)
-        for name in pilot.arms
-        if name not in pilot.skipped
+        Trial(
+            name=name,
+            estimator=arm.E,
+            evaluations=arm.evaluations,
+            repeats=arm.in_parameters.count,
+            seconds=pilot.seconds(arm),
+            variance=variance_of(arm),
+            bias=0.0 if arm.E.unbiased else sqrt(pilot.squared_bias(arm)),
+            times_as_long=scores[name].value / best if name in scores else nan,
+            error=scores[name].error if name in scores else nan,
+            is_level=name in level,
+        )
+        for name, arm in pilot.arms.items()
+        if name not in skipped
     ]
     ranked = tuple(trial for trial in trials if trial.estimator.unbiased)
-    biased_trials = tuple(trial for trial in trials if not trial.estimator.unbiased)
+    biased = tuple(trial for trial in trials if not trial.estimator.unbiased)
     # What is listed as slower never beats the choice.
-    slower = [trial.times_as_long for trial in ranked if not trial.is_level]
-    names = [trial.name for trial in ranked]
-    order = sorted(ranked, key=lambda t: (PREFERRED + names).index(t.name))
+    most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
     close = level_with_best(scores, CHOICE)
-    choice = next(
-        trial
-        for trial in order
-        if trial.name in close and trial.times_as_long <= min(slower, default=inf)
-    )
-    text = _explanation(pilot, choice, ranked, biased_trials, seconds)
-    return Advice(choice.estimator, ranked, biased_trials, pilot.skipped, seconds, text)
+    order = sorted(ranked, key=lambda trial: [*PREFERRED, trial.name].index(trial.name))
+    choice = next(t for t in order if t.name in close and t.times_as_long <= most)
+    lines = [
+        *_ranking(choice, ranked, seconds),
+        *_noise(pilot, choice, skipped),
+        *_options(pilot, choice, biased),
+    ]
+    if skipped:
+        left_out = [
+            f"{', '.join(name for name, why in skipped.items() if why == reason)} ({reason})"
+            for reason in dict.fromkeys(skipped.values())
+        ]
+        lines.append(f"Not tried: {'; '.join(left_out)}.")
+    return Advice(choice.estimator, ranked, biased, skipped, seconds, "\n".join(lines))
 
 
-def _trial(pilot: Pilot, name: str, score: Score | None, best: float, level: list[str]) -> Trial:
-    arm = pilot.arms[name]
-    return Trial(
-        name=name,
-        estimator=arm.E,
-        evaluations=arm.evaluations,
-        repeats=arm.in_parameters.count,
-        seconds=pilot.seconds(arm),
-        variance=variance_of(arm),
-        bias=0.0 if arm.E.unbiased else sqrt(pilot.squared_bias(arm)),
-        times_as_long=nan if score is None else score.value / best,
-        error=nan if score is None else score.error,
-        is_level=name in level,
-    )
-
-
-def _explanation(
-    pilot: Pilot,
-    choice: Trial,
-    ranked: Sequence[Trial],
-    biased: Sequence[Trial],
-    seconds: float,
-) -> str:
-    """Return what is level, how much slower the others are, and what was not tried."""
-    level = ", ".join(trial.name for trial in ranked if trial.is_level)
+def _ranking(choice: Trial, ranked: Sequence[Trial], seconds: float) -> list[str]:
+    """Say what is level, and how much slower the others are; other numbers of draws come first."""
     within = f"within the error of this pilot ({seconds:.2g} s)"
+    level = ", ".join(trial.name for trial in ranked if trial.is_level)
     if level == choice.name:
         lines = [f"Take {choice.name}: no other is level with it, {within}."]
     else:
@@ -266,7 +260,14 @@ def _explanation(
     if slower:
         times = ", ".join(f"{trial.name} {trial.times_as_long:.2g}" for trial in slower)
         lines.append(f"Times as long as the best of these: {times}. Below {LEVEL} means nothing.")
-    if len(ranked) <= list(pilot.skipped.values()).count(ZERO) or not pilot.reference().mean.any():
+    return lines
+
+
+def _noise(pilot: Pilot, choice: Trial, skipped: Mapping[str, str]) -> list[str]:
+    """Say how noisy the choice is, and what is special about f."""
+    lines = []
+    is_sparse = len(pilot.unbiased()) <= list(skipped.values()).count(ZERO)
+    if is_sparse or not pilot.reference().mean.any():
         lines.append("The pilot saw hardly a gradient other than zero, so this is a guess.")
     elif pilot.minibatch > 0:
         share = choice.variance / pilot.minibatch
@@ -277,22 +278,20 @@ def _explanation(
             f"f keeps its values: an unseen point takes {1000 * pilot.miss:.2g} ms longer. Times "
             "are those of unseen points."
         )
-    if biased:
-        length = sqrt(pilot.reference().norm2) or 1.0
-        parts = [
-            f"{trial.name} (a step takes {trial.seconds / choice.seconds:.2g} of {choice.name}'s, "
-            f"the bias is {trial.bias / length:.2g} of the gradient)"
-            for trial in biased
-        ]
-        lines.append(
-            f"Biased, so not ranked: {', '.join(parts)}. To judge one, train with it and with "
-            f"{choice.name} for 1,000 steps each, and compare the losses."
-        )
-    reasons = dict.fromkeys(pilot.skipped.values())
-    left_out = [
-        f"{', '.join(name for name, why in pilot.skipped.items() if why == reason)} ({reason})"
-        for reason in reasons
+    return lines
+
+
+def _options(pilot: Pilot, choice: Trial, biased: Sequence[Trial]) -> list[str]:
+    """Say what a step of biased estimators takes, and how to judge them."""
+    if not biased:
+        return []
+    length = sqrt(pilot.reference().norm2) or 1.0
+    parts = [
+        f"{trial.name} (a step takes {trial.seconds / choice.seconds:.2g} of {choice.name}'s, "
+        f"the bias is {trial.bias / length:.2g} of the gradient)"
+        for trial in biased
     ]
-    if left_out:
-        lines.append(f"Not tried: {'; '.join(left_out)}.")
-    return "\n".join(lines)
+    return [
+        f"Biased, so not ranked: {', '.join(parts)}. To judge one, train with it and with "
+        f"{choice.name} for 1,000 steps each, and compare the losses."
+    ]

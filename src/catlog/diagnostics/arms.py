@@ -1,12 +1,12 @@
 """Estimators that observe: their gradients, their times, and with how many draws."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import cache
-from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from sys import maxsize
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,12 @@ from ..core.settings import label
 from ..estimators import ESTIMATORS
 from ..estimators.parsing import parse_estimator
 from .moments import Moments
-from .task import Result, Task, flat, gradient_in_logits, gradients_in, own_parameter
-
-if TYPE_CHECKING:
-    from .layers import Layers
+from .task import Gradient, Result, Task, flat, gradient_in_logits, gradients_in, own_parameter
 
 AnyEstimator = Estimator[Any]
 Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
 Cost = Callable[[AnyEstimator], int]
+Sizing = Callable[[AnyEstimator], tuple[AnyEstimator, int]]
 
 ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 MOST_REASONS = 3  # in the message of an error
@@ -70,39 +68,38 @@ class Arm:
         self.in_parameters = Moments(self.shares)
         self.in_logits = Moments(self.shares)
 
-    def observe(self, task: "Task | Layers", keep: bool = True, with_logits: bool = False) -> float:
+    def observe(self, task: Gradient, keep: bool = True, with_logits: bool = False) -> float:
         """Make a training step without the optimiser, and return its seconds.
 
         It is q (if a callable makes it), the estimate, and its gradient in the parameters, in those
         of f and in those of the estimator. With ``keep`` the gradient is added to the moments.
         """
-        count = len(task.parameters)
-        shared = [*task.leaves, *self._weights()]
 
         def gradients() -> tuple[Tensor, Tensor | None]:
             value, q = task.estimate(self.E, self.generator)
             own = own_parameter(q) if with_logits and q is not None else None
-            leaves = shared if own is None else [*shared, own]
+            leaves = [*task.leaves, *self._weights(), *([] if own is None else [own])]
             rows = gradients_in(value, leaves, retain=not task.rebuilds_q)
             in_logits = None if own is None or q is None else gradient_in_logits(rows[-1], q)
-            return flat(rows[:count]), in_logits
+            return flat(rows[: len(task.parameters)]), in_logits
 
-        seconds, rows = self.timed(task, gradients)
-        if keep:
-            self.in_parameters.add(torch.stack([row for row, _ in rows]).unsqueeze(0))
-        in_logits = [row for _, row in rows if row is not None]
-        if keep and in_logits:
-            self.in_logits.add(torch.stack(in_logits).unsqueeze(0))
+        seconds, observed = self.timed(task, gradients)
+        for moments, place in ((self.in_parameters, 0), (self.in_logits, 1)):
+            rows = [row for row in (kind[place] for kind in observed) if row is not None]
+            if keep and rows:
+                moments.add(torch.stack(rows).unsqueeze(0))
         return seconds
 
-    def timed(
-        self, task: "Task | Layers", call: Callable[[], Result]
-    ) -> tuple[float, list[Result]]:
+    def timed(self, task: Gradient, call: Callable[[], Result]) -> tuple[float, list[Result]]:
         """Return the seconds of a call, the mean over its kinds, and what each kind returns."""
-        calls = [(share, task.timed(call)) for share in self._kinds()]
+        E: Any = self.E
+        calls = []
+        for share, corrects in zip(self.shares, (True, False), strict=False):
+            with E.deciding(corrects) if len(self.shares) > 1 else nullcontext():
+                calls.append((share, task.timed(call)))
         return sum(share * seconds for share, (seconds, _) in calls), [row for _, (_, row) in calls]
 
-    def learn(self, task: "Task | Layers", steps: int) -> None:
+    def learn(self, task: Gradient, steps: int) -> None:
         """Let the estimator lower its variance, if it learns (Adam, with a rate that falls to 0).
 
         One without parameters, but with a memory of earlier calls, learns in calls or backward
@@ -139,13 +136,6 @@ class Arm:
         parameters = self.E.parameters() if isinstance(self.E, nn.Module) else ()
         return [weight for weight in parameters if weight.requires_grad]
 
-    def _kinds(self) -> Iterator[float]:
-        """Yield the share of every kind of call, while calls of it are made."""
-        E: Any = self.E
-        for share, corrects in zip(self.shares, (True, False), strict=False):
-            with E.deciding(corrects) if len(self.shares) > 1 else nullcontext():
-                yield share
-
 
 def learning_parts(E: AnyEstimator) -> list[nn.Module]:
     """Return what learns in E: the estimator, or its baseline."""
@@ -161,33 +151,53 @@ def copied_to(E: AnyEstimator, device: torch.device) -> AnyEstimator:
     return copy
 
 
+def entered(
+    task: Task, named: Mapping[str, AnyEstimator], sized: Sizing, seed: int
+) -> tuple[dict[str, Arm], dict[str, str]]:
+    """Return the arms of the estimators that fit, and why the others are left out.
+
+    ``sized`` returns an estimator with its number of draws and its evaluations, or raises an error
+    with the reason.
+    """
+    arms: dict[str, Arm] = {}
+    skipped: dict[str, str] = {}
+    for number, (name, E) in enumerate(named.items(), start=1):
+        try:
+            check_suits(E, task.factors.kind)
+            copy, evaluations = sized(copied_to(E, task.device))
+            has_own_name = name not in (label(E), type(E).__name__)
+            arm = Arm(copy, evaluations, task.generator(seed + number))
+            arms[name if has_own_name else label(copy)] = arm
+        except ERRORS as error:  # of the estimator's own checks, too
+            skipped[name] = first_line(error)
+    return arms, skipped
+
+
 # Names
 
 
 def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
     """Return the estimators by name."""
-    if estimators is None:
-        estimators = list(ESTIMATORS)
-    is_scalar = getattr(estimators, "shape", None) == ()
-    if isinstance(estimators, str) or not hasattr(estimators, "__iter__") or is_scalar:
+    chosen = list(ESTIMATORS) if estimators is None else estimators
+    is_scalar = getattr(chosen, "shape", None) == ()
+    if isinstance(chosen, str) or not hasattr(chosen, "__iter__") or is_scalar:
         raise TypeError(
-            f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
+            f"estimators: a list or a dict is needed, but {chosen!r} was given. Put it into a "
             "list, [...]."
         )
-    if isinstance(estimators, Mapping):
-        named = {name: as_estimator(entry) for name, entry in estimators.items()}
+    if isinstance(chosen, Mapping):
+        named = {name: as_estimator(entry) for name, entry in chosen.items()}
     else:
         named = {}
-        for entry in estimators:
+        for entry in chosen:
             E = as_estimator(entry)
             name = str(entry) if entry in ESTIMATORS else label(E)
-            if not isinstance(entry, str) and named.get(name, E) != E:
+            if named.setdefault(name, E) != E and not isinstance(entry, str):
                 raise ValueError(
                     f"estimators: two different ones have the label {name}, which leaves out what "
                     "they learn and what their functions do. Give them names of your own in a "
                     'dict, {"first": ..., "second": ...}.'
                 )
-            named.setdefault(name, E)
     if not named:
         raise ValueError(
             "estimators: at least one is needed, but none was given. Leave the argument out for "
@@ -229,18 +239,18 @@ def joined_reasons(skipped: Mapping[str, str]) -> str:
 # Which estimators fit, and numbers of draws
 
 
-def why_unsuitable(E: AnyEstimator, kind: Kind) -> str | None:
-    """Return why E cannot be used with this kind of distribution; None if it can."""
+def check_suits(E: AnyEstimator, kind: Kind) -> None:
+    """Raise ValueError if E cannot be used with this kind of distribution."""
     if E.target == "bound":
-        return "it differentiates a bound, not E[f]"
+        raise ValueError("it differentiates a bound, not E[f]")
     if kind not in E.supports:
-        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.supports))}"
+        known = ", ".join(sorted(E.supports))
+        raise ValueError(f"it is not for {KIND_NAMES[kind]}, but for {known}")
     if E.differentiates_f and kind not in RELAXABLE:
-        return (
+        raise ValueError(
             f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; "
             "write q with OneHotCategorical"
         )
-    return None
 
 
 def with_samples(E: AnyEstimator, samples: int) -> AnyEstimator:
@@ -256,6 +266,8 @@ def with_samples(E: AnyEstimator, samples: int) -> AnyEstimator:
 def within_budget(E: AnyEstimator, budget: int, cost: Cost) -> AnyEstimator:
     """Return E with the most draws whose cost is within the budget, or raise ValueError.
 
+    A draw costs at least one evaluation.
+
     >>> from torch.distributions import Bernoulli, Independent
     >>> from catlog import IndeCateR
     >>> q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
@@ -264,25 +276,17 @@ def within_budget(E: AnyEstimator, budget: int, cost: Cost) -> AnyEstimator:
     """
     has_samples = hasattr(E, "samples")
 
-    @cache
-    def costs(samples: int) -> float:
+    def costs(samples: int) -> int:
         try:
             return cost(with_samples(E, samples) if has_samples else E)
         except ValueError:  # E does not accept this number of draws
-            return inf
+            return maxsize
 
-    low = next((n for n in range(1, 9) if costs(n) < inf), 8)
-    if costs(low) > budget:
+    least = next((n for n in range(1, 9) if costs(n) < maxsize), 8)
+    if costs(least) > budget:
         raise ValueError(
-            f"it needs {'at least ' * has_samples}{readable(costs(low))} evaluations, more than "
+            f"it needs {'at least ' * has_samples}{readable(costs(least))} evaluations, more than "
             f"the budget of {budget}"
         )
-    if not has_samples:
-        return E
-    high = 2 * low
-    while costs(high) <= budget and high <= budget:
-        low, high = high, 2 * high
-    while low < high - 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if costs(middle) <= budget else (low, middle)
-    return with_samples(E, low)
+    further = bisect_right(range(least + 1, budget + 1), budget, key=costs)
+    return with_samples(E, least + further) if has_samples else E

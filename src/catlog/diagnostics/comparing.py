@@ -1,10 +1,10 @@
 """Bias, variance and time of estimators, measured side by side on f and q."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,27 +12,22 @@ from torch import Tensor
 from ..core.checks import check_count, readable
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from ..core.settings import label
 from .arms import (
     ERRORS,
     AnyEstimator,
     Arm,
     Chosen,
-    copied_to,
+    entered,
     first_line,
     joined_reasons,
     named_estimators,
-    why_unsuitable,
     with_samples,
     within_budget,
 )
 from .comparison import Comparison, Row
 from .moments import Moments
 from .progress import shown_progress
-from .task import Clock, DistributionLike, Loss, Task
-
-if TYPE_CHECKING:
-    from .layers import Layers
+from .task import Clock, DistributionLike, Gradient, Loss, Task, flat
 
 WARM_UP = 2  # steps before times count
 NORMAL = NormalDist().inv_cdf(0.975)
@@ -40,7 +35,6 @@ NORMAL = NormalDist().inv_cdf(0.975)
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
 
-@runtime_checkable
 class MeasuredGradient(Protocol):
     """A gradient with standard errors, one tensor per parameter."""
 
@@ -136,88 +130,51 @@ def compare(
     >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
     [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
     """
-    _check_numbers(samples, budget, repeats, rounds, training, limit)
+    if samples is not None and budget is not None:
+        raise ValueError(
+            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
+            "other; give one."
+        )
+    for name, count, least in (
+        *(("repeats", repeats, 2), ("training", training, 0), ("limit", limit, 1)),
+        *(("rounds", rounds, 1), ("samples", samples, 1), ("budget", budget, 1)),
+    ):
+        if count is not None:
+            check_count("compare", name, count, least, inf)
     with left_alone(f, q, loss):
         task = Task(f, q, parameters, loss, clock=clock)
         task.check_mean(limit)
-        most_points = limit if estimators is None else None
-        arms, skipped = _arms(
-            task, named_estimators(estimators), samples, budget, most_points, seed
-        )
+
+        def sized(E: AnyEstimator) -> tuple[AnyEstimator, int]:
+            has_samples, own_limit = hasattr(E, "samples"), getattr(E, "limit", None)
+            E = with_samples(E, samples) if samples is not None and has_samples else E
+            E = E if budget is None else within_budget(E, budget, task.evaluations)
+            if own_limit is not None and not task.is_known_to(E):
+                most = min(own_limit, limit) if estimators is None else own_limit
+                if task.points > most:
+                    points = readable(task.points)
+                    raise ValueError(f"q has {points} points, more than the limit of {most}")
+            return E, task.evaluations(E)
+
+        arms, skipped = entered(task, named_estimators(estimators), sized, seed)
         measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
     unbiased = {name: arm.in_parameters for name, arm in arms.items() if arm.E.unbiased}
-    norm = norm_of(known or pooled_gradient(unbiased))
-    if norm is None:
-        norm = sqrt(max(arm.in_parameters.norm2 for arm in arms.values()))
-    rows = [
-        row_of(name, arm, known or pooled_gradient(unbiased, without=name), norm)
-        for name, arm in arms.items()
-    ]
+    pooled = known or pooled_gradient(unbiased.values())
+    norm = norm_of(pooled or max((_mean(arm) for arm in arms.values()), key=norm_of))
+    rows = []
+    for name, arm in arms.items():
+        others = [moments for other, moments in unbiased.items() if other != name]
+        rows.append(row_of(name, arm, known or pooled_gradient(others), norm))
     rows.sort(key=lambda row: (row.merit, row.seconds))
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     mode = mode if samples is None else f"Equal samples: {samples}"
     return Comparison(tuple(rows), skipped, kind, mode)
 
 
-def _check_numbers(
-    samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
-) -> None:
-    if samples is not None and budget is not None:
-        raise ValueError(
-            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
-            "other; give one."
-        )
-    check_count("compare", "repeats", repeats, 2)
-    check_count("compare", "training", training, 0)
-    check_count("compare", "limit", limit, 1, inf)
-    for name, count in (("rounds", rounds), ("samples", samples), ("budget", budget)):
-        if count is not None:
-            check_count("compare", name, count)
-
-
-def _arms(
-    task: Task,
-    named: dict[str, AnyEstimator],
-    samples: int | None,
-    budget: int | None,
-    most_points: int | None,
-    seed: int,
-) -> tuple[dict[str, Arm], dict[str, str]]:
-    """Return the arms, and why the other estimators are left out."""
-    arms: dict[str, Arm] = {}
-    skipped: dict[str, str] = {}
-
-    def sized(E: AnyEstimator) -> AnyEstimator:
-        """Return E with its number of draws; raise ValueError with the reason if it is left out."""
-        if reason := why_unsuitable(E, task.factors.kind):
-            raise ValueError(reason)
-        if samples is not None and hasattr(E, "samples"):
-            E = with_samples(E, samples)
-        if budget is not None:
-            E = within_budget(E, budget, task.evaluations)
-        own_limit: Any = getattr(E, "limit", None)
-        if own_limit is not None and not task.is_known_to(E):
-            most = own_limit if most_points is None else min(own_limit, most_points)
-            if task.points > most:
-                points = readable(task.points)
-                raise ValueError(f"q has {points} points, more than the limit of {most}")
-        return copied_to(E, task.device)
-
-    for name, E in named.items():
-        try:
-            copy = sized(E)
-            has_own_name = name not in (label(E), type(E).__name__)
-            arm = Arm(copy, task.evaluations(copy), task.generator(seed + 1 + len(arms)))
-            arms[name if has_own_name else label(copy)] = arm
-        except ERRORS as error:  # of the estimator's own checks, too
-            skipped[name] = first_line(error)
-    return arms, skipped
-
-
 def measure(
     owner: str,
-    task: "Task | Layers",
+    task: Gradient,
     arms: dict[str, Arm],
     skipped: dict[str, str],
     repeats: int,
@@ -276,10 +233,8 @@ def _reference(
 
 def _given(task: Task, reference: GivenReference) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
-    error: Sequence[Tensor] | None = None
-    gradient: Any = [reference] if isinstance(reference, Tensor) else reference
-    if isinstance(reference, MeasuredGradient):
-        gradient, error = reference.gradient, reference.error
+    gradient: Any = getattr(reference, "gradient", reference)
+    gradient = [gradient] if isinstance(gradient, Tensor) else gradient
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
     is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
     received = [tuple(part.shape) for part in gradient] if is_list else repr(gradient)
@@ -288,35 +243,34 @@ def _given(task: Task, reference: GivenReference) -> KnownGradient:
             f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
             "was given."
         )
-    vector = torch.cat([part.detach().flatten() for part in gradient]).double()
-    if error is None:
-        return vector, torch.zeros_like(vector)
-    return vector, torch.cat([part.flatten() for part in error]).double().square()
+    error = getattr(reference, "error", [torch.zeros_like(part) for part in gradient])
+    return flat(gradient).detach().double(), flat(error).double().square()
 
 
-def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> KnownGradient | None:
+def pooled_gradient(unbiased: Iterable[Moments]) -> KnownGradient | None:
     """Return the mean of unbiased estimators, weighted by their precision; None if there are none.
 
-    ``without`` names the estimator that is judged, which is left out.
+    One without noise has all of the weight.
     """
-    moments = [entry for name, entry in unbiased.items() if name != without]
-    for entry in moments:
-        if entry.variance == 0:
-            return entry.mean, torch.zeros_like(entry.mean)
+    moments = sorted(unbiased, key=lambda entry: entry.mean_variance)
     if not moments:
         return None
-    precisions = [1 / entry.mean_variance for entry in moments]
-    weights = [precision / sum(precisions) for precision in precisions]
+    if moments[0].variance == 0:
+        return moments[0].mean, torch.zeros_like(moments[0].mean)
+    precisions = torch.tensor([1 / m.mean_variance for m in moments], dtype=torch.float64)
+    weights = (precisions / precisions.sum()).tolist()
     pairs = list(zip(moments, weights, strict=True))
     mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
     parts = [entry.mean_variances * weight**2 for entry, weight in pairs]
     return mean, torch.stack(parts).sum(0)
 
 
-def norm_of(gradient: KnownGradient | None) -> float | None:
+def _mean(arm: Arm) -> KnownGradient:
+    return arm.in_parameters.mean, arm.in_parameters.mean_variances
+
+
+def norm_of(gradient: KnownGradient) -> float:
     """Return the norm of the gradient, minus the noise in it."""
-    if gradient is None:
-        return None
     mean, variances = gradient
     return sqrt(max(0.0, float(mean.square().sum() - variances.sum())))
 

@@ -6,8 +6,10 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +21,7 @@ REFERENCES = {
     "pooled": "Bias against the other unbiased estimators, pooled",
     "rloo": "Bias against RLOO on all layers, with many draws",
 }
+UNBIASED, BIASED = "#0173b2", "#d55e00"
 NO_REFERENCE = "No bias, for want of another unbiased estimator: add one, such as RLOO"
 
 
@@ -120,46 +123,40 @@ class Comparison:
         cells = {heading: [heading, *map(text, self.rows)] for heading, text in COLUMNS.items()}
         names = ["", *(row.name if row.unbiased else f"{row.name} (b)" for row in self.rows)]
         if width is not None:
-            always = sum(2 + max(map(len, cells[heading])) for heading in ALWAYS)
-            names = _cut(names, max(8, width - always))
-        names = [name.ljust(max(map(len, names))) for name in names]
-        shown = [*ALWAYS]
+            most = max(8, width - sum(2 + max(map(len, cells[heading])) for heading in ALWAYS))
+            names = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
+        shown = list(ALWAYS)
         for heading in IMPORTANCE:
             chosen = [column for column in COLUMNS if column in (*shown, heading)]
-            line = _joined([names, *(cells[column] for column in chosen)])[0]
-            if width is None or len(line) <= width:
+            if width is None or len(_joined(names, [cells[c] for c in chosen])[0]) <= width:
                 shown = chosen
-        lines = [*_joined([names, *(cells[column] for column in shown)]), ""]
+        lines = _joined(names, [cells[heading] for heading in shown])
         is_judged = self.reference != "pooled" or any(isfinite(row.bias) for row in self.rows)
         reference = REFERENCES[self.reference] if is_judged else NO_REFERENCE
         notes = [f"{self.mode}.", f"{reference}. (b): biased by design."]
-        if missing := [column for column in COLUMNS if column not in shown]:
+        if missing := [heading for heading in COLUMNS if heading not in shown]:
             notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
         for reason in dict.fromkeys(self.skipped.values()):
             left_out = [name for name, why in self.skipped.items() if why == reason]
             link = ", each because" if len(left_out) > 1 else ":"
             notes.append(f"Left out: {', '.join(left_out)}{link} {reason}.")
-        for note in notes:
-            if width is None or len(note) <= width:
-                lines.append(note)
-            else:
-                lines += textwrap.wrap(note, width, subsequent_indent="  ")
-        return "\n".join(lines)
+        wrap = partial(textwrap.wrap, subsequent_indent="  ")
+        notes = [line for note in notes for line in wrap(note, width or len(note))]
+        return "\n".join([*lines, "", *notes])
 
     def to_csv(self, path: Path | str) -> None:
         """Write one line per estimator; the column ``skipped`` says why others were left out."""
         columns = [column.name for column in fields(Row) if column.repr]
-        lines = [[*columns, "reference", "mode", "skipped"]]
-        for row in self.rows:
-            cells = [_cell(getattr(row, column)) for column in columns]
-            lines.append([*cells, self.reference, self.mode, ""])
-        for name, reason in self.skipped.items():
-            blanks = [""] * (len(columns) - 1)
-            lines.append([_guarded(name), *blanks, self.reference, self.mode, _guarded(reason)])
+        ends = {"reference": self.reference, "mode": self.mode}
+        lines = [{name: getattr(row, name) for name in columns} | ends for row in self.rows]
+        lines += [{"name": name, "skipped": why, **ends} for name, why in self.skipped.items()]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
+            writer = csv.DictWriter(file, [*columns, *ends, "skipped"], lineterminator="\n")
+            writer.writeheader()
+            for line in lines:
+                writer.writerow({name: _cell(value) for name, value in line.items()})
 
     def plot(self, path: Path | str) -> None:
         """Draw variance x time with its interval, and variance against time.
@@ -167,26 +164,39 @@ class Comparison:
         Needs matplotlib.
         """
         try:
-            from .comparison_plot import plot_comparison
+            from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError(
                 "Comparison.plot needs matplotlib: pip install matplotlib."
             ) from error
-        plot_comparison(self, Path(path))
+        rows = [row for row in self.rows if row.merit > 0]
+        exact = [row.name for row in self.rows if row.merit == 0]
+        figure = Figure(figsize=(11, 1.6 + 0.22 * max(10, len(rows))), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        for i, row in enumerate(rows):
+            style: dict[str, Any] = {"color": UNBIASED if row.unbiased else BIASED}
+            left.plot([row.merit_low, row.merit_high], [i, i], linewidth=2, alpha=0.6, **style)
+            left.plot(row.merit, i, "o", markersize=5, **style)
+            place = (row.seconds * 1000, row.variance)
+            right.plot(*place, "o", markersize=5, **style)
+            right.annotate(str(i + 1), place, (4, 3), textcoords="offset points", fontsize=8)
+        left.set_yticks(range(len(rows)), [f"{row.name}  {i + 1}" for i, row in enumerate(rows)])
+        left.invert_yaxis()
+        left.set_xlabel("variance x seconds, 95 % interval; orange: biased")
+        right.set(xlabel="milliseconds per step", ylabel="variance over draws")
+        for axis in (left.set_xscale, right.set_xscale, right.set_yscale) if rows else ():
+            axis("log")
+        figure.suptitle(f"No variance at all: {', '.join(exact)}" if exact else "", fontsize=9)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
 
 
-def _guarded(text: str) -> str:
-    """Return ``text`` behind an apostrophe if a spreadsheet would take it for a formula."""
-    return f"'{text}" if re.match(r"'*[=+\-@\t\r]", text) else text
-
-
-def _cell(value: object) -> str:
-    """Return a value as a cell of a CSV file."""
+def _cell(value: object) -> object:
+    """Return a value as a cell of a CSV file; text that a spreadsheet would take for a formula is
+    behind an apostrophe."""
     if isinstance(value, str):
-        return _guarded(value)
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return f"'{value}" if re.match(r"'*[=+\-@\t\r]", value) else value
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 # The columns of the table after the names, and which of them to show first where space is short.
@@ -206,15 +216,10 @@ ALWAYS = ("variance x s", "bias ± noise")
 IMPORTANCE = ("ms", "variance", "95 % interval", "evaluations", "snr", "per logit")
 
 
-def _cut(names: list[str], limit: int) -> list[str]:
-    """Return names of at most ``limit`` characters, with an ellipsis where the end is missing."""
-    return [name if len(name) <= limit else f"{name[: limit - 1]}…" for name in names]
-
-
-def _joined(columns: list[list[str]]) -> list[str]:
-    """Return the lines of a table with cells aligned to the right and two spaces between them."""
+def _joined(names: list[str], columns: list[list[str]]) -> list[str]:
+    """Return the lines of a table: names, then cells aligned to the right."""
     widths = [max(map(len, column)) for column in columns]
     return [
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in zip(*columns, strict=True)
+        "  ".join([name.ljust(max(map(len, names))), *map(str.rjust, cells, widths)])
+        for name, *cells in zip(names, *columns, strict=True)
     ]

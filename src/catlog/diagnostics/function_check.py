@@ -1,6 +1,6 @@
 """check: what an estimator needs of f, tried at a few points of q."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -95,22 +95,18 @@ def check(
         law = view(q, outputs, frozenset(Kind))
         if needs_slope and not isinstance(law, Counts):
             relaxable(law, type(E).__name__)
-        trial = _Trial(f, law, _points(law, q), modules_of(f))
-        findings = trial.values()
-        is_noisy = trial.is_noisy
+        trial = _Trial(f, law, _points(law, q))
+        trial.compare_with_itself()
         slope_error = _slope_error(f, trial.x, law)
         if needs_slope and slope_error:
             trial.problems.append(slope_error)
-        findings.append(
-            "f: differentiable in x."
-            if slope_error is None
-            else "f: no finite derivative in x. Estimators that need none are possible."
-        )
-        if not is_noisy and not trial.problems:
-            findings += trial.offers(q)
+        has_none = "no finite derivative in x. Estimators that need none are possible."
+        trial.findings.append(f"f: {has_none if slope_error else 'differentiable in x.'}")
+        if not trial.is_noisy and not trial.problems:
+            trial.compare_with_offers(q)
     if trial.problems:
         raise ValueError("\n".join(trial.problems))
-    return FunctionReport(is_noisy, slope_error is None, tuple(findings))
+    return FunctionReport(trial.is_noisy, slope_error is None, tuple(trial.findings))
 
 
 def _points(law: Factors, q: Distribution) -> Tensor:
@@ -154,20 +150,18 @@ class _Dtypes(TorchDispatchMode):
 
 
 class _Trial:
-    """f at the points x, and what is wrong with it."""
+    """f at the points x, what was found, and what is wrong."""
 
-    def __init__(self, f: Function, law: Factors, x: Tensor, modules: list[nn.Module]) -> None:
+    def __init__(self, f: Function, law: Factors, x: Tensor) -> None:
         self.f = f
         self.law = law
         self.x = x
-        self.modules = [module for root in modules for module in root.modules()]
+        self.findings: list[str] = []
         self.problems: list[str] = []
-        self.influences: list[str] = []
         self.is_noisy = False
         with torch.no_grad(), _Dtypes() as seen:
             self.fx = Evaluator(f, law)(x)
-        dtypes = {self.fx.dtype, *seen.dtypes} - {torch.bool}
-        eps = rounding(dtypes, x.device)
+        eps = rounding({self.fx.dtype, *seen.dtypes} - {torch.bool}, x.device)
         # Rows are rounded otherwise beside others. The square root allows for terms of f that
         # cancel, and is far below what a normalisation does. The same call again gives the same
         # bits, but for sums in another order on a GPU.
@@ -175,50 +169,62 @@ class _Trial:
         self.repeat_limit = min(self.limit, 16 * eps)
 
     @torch.no_grad()
-    def values(self) -> list[str]:
-        """Compare f with itself, and return what was found."""
+    def compare_with_itself(self) -> None:
+        """Compare f with f at the same points, beside others."""
         law, x, fx, f = self.law, self.x, self.fx, Evaluator(self.f, self.law)
         again = f(x)
-        if self._differ(fx, again, self.repeat_limit):
-            self.is_noisy = True
-            return [self._noise((fx - again).abs().max().item())]
-        with self._named("a point is evaluated alone") as case:
-            self._compare(case, fx[1:2], f(x[1:2]))
-        with self._named("the points come in another order") as case:
-            self._compare(case, fx.flip(0), f(x.flip(0)))
-        if prod(law.batch_shape) > 1:
-            with self._named("the points of another batch element change") as case:
-                end = x.dim() - len(law.event_shape)
-                other = x.flatten(1, end - 1).clone()
-                other[:, 0] = other[1, 0]
-                after = f(other.view_as(x))
-                count = prod(law.batch_shape)
-                self._compare(case, *(v.reshape(ROWS, count, -1)[:, 1:] for v in (fx, after)))
-        if self.influences:
+        self.is_noisy = self._differ(fx, again, self.repeat_limit)
+        if self.is_noisy:
+            self.findings.append(self._noise((fx - again).abs().max().item()))
+            return
+        influences = []
+        batch, end = prod(law.batch_shape), x.dim() - len(law.event_shape)
+
+        def rest(values: Tensor) -> Tensor:
+            return values.reshape(ROWS, batch, -1)[:, 1:]
+
+        cases: list[tuple[str, Callable[[], tuple[Tensor, Tensor]]]] = [
+            ("a point is evaluated alone", lambda: (fx[1:2], f(x[1:2]))),
+            ("the points come in another order", lambda: (fx.flip(0), f(x.flip(0)))),
+        ]
+        if batch > 1:
+            other = x.flatten(1, end - 1).clone()
+            other[:, 0] = other[1, 0]
+            cases.append(
+                (
+                    "the points of another batch element change",
+                    lambda: (rest(fx), rest(f(other.view_as(x)))),
+                )
+            )
+        for case, values in cases:
+            with self._named(case):
+                if self._differ(*values(), self.limit):
+                    influences.append(case)
+        if influences:
             self.problems.append(
-                f"f: its values change when {', and when '.join(self.influences)}. Points must not "
+                f"f: its values change when {', and when '.join(influences)}. Points must not "
                 "influence each other: look for a mean, a normalisation, or a reshape that mixes "
                 f"the first dimensions [n, *batch].{self._batch_normalisation()}"
             )
-        return ["f: one finite value per point, the same again and whatever the other points are."]
+        self.findings.append(
+            "f: one finite value per point, the same again and whatever the other points are."
+        )
 
     @torch.no_grad()
-    def offers(self, q: Distribution) -> list[str]:
+    def compare_with_offers(self, q: Distribution) -> None:
         """Compare f's own table and its own mean with f."""
-        findings = []
         plain = lambda x: self.f(x)  # noqa: E731  # which offers nothing
         for owner, compared in (("f.neighbours", self._tables), ("f.expectation", self._means)):
             with self._named("it is called", owner):
-                pair = compared(q, plain)
-                if pair is not None and self._differ(*pair, self.limit, self.fx):
-                    self.problems.append(
-                        f"{owner} does not agree with f: it differs by "
-                        f"{(pair[0] - pair[1]).abs().max().item():.4g}. Correct it, or pass "
-                        "`lambda x: f(x)`."
-                    )
-                elif pair is not None:
-                    findings.append(f"{owner}: agrees with f.")
-        return findings
+                own, true = compared(q, plain) or (None, None)
+                if own is not None and true is not None:
+                    if self._differ(own, true, self.limit, self.fx):
+                        self.problems.append(
+                            f"{owner} does not agree with f: it differs by "
+                            f"{(own - true).abs().max().item():.4g}. Correct it, or pass "
+                            "`lambda x: f(x)`."
+                        )
+                    self.findings.append(f"{owner}: agrees with f.")
 
     def _tables(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
         """Return the changes of some variables of one point, by f's own table and by f."""
@@ -227,10 +233,8 @@ class _Trial:
         law = copy(self.law)
         law.validate = False  # else it would be noted that f was compared
         order = torch.rand((1, *law.batch_shape, law.d), device=law.device).argsort(-1)
-        chosen = order[..., :MOST_VARIABLES]
-        own, true = (
-            Evaluator(f, law).neighbours(self.x[:1], self.fx[:1], chosen) for f in (self.f, plain)
-        )
+        arguments = self.x[:1], self.fx[:1], order[..., :MOST_VARIABLES]
+        own, true = (Evaluator(f, law).neighbours(*arguments) for f in (self.f, plain))
         return own, true
 
     def _means(self, q: Distribution, plain: Function) -> tuple[Tensor, Tensor] | None:
@@ -244,19 +248,15 @@ class _Trial:
         return own, Exact(limit=MOST_POINTS)(plain, q, outputs=law.outputs)
 
     @contextmanager
-    def _named(self, case: str, owner: str = "f") -> Iterator[str]:
+    def _named(self, case: str, owner: str = "f") -> Iterator[None]:
         """Note an error of f together with what was tried."""
         try:
-            yield case
+            yield
         except Exception as error:
             self.problems.append(
                 f"{owner}: it fails when {case}, with {type(error).__name__}: {error}"
                 + self._batch_normalisation()
             )
-
-    def _compare(self, case: str, before: Tensor, after: Tensor) -> None:
-        if self._differ(before, after, self.limit):
-            self.influences.append(case)
 
     @staticmethod
     def _differ(first: Tensor, second: Tensor, limit: float, *others: Tensor) -> bool:
@@ -266,9 +266,13 @@ class _Trial:
         size = max(values.abs().amax() for values in (first, second, *others))
         return not bool(((first - second).abs() <= limit * size).all())
 
+    def _training(self, kind: type) -> list[nn.Module]:
+        """Return the modules of this kind in f that are in training mode."""
+        modules = [module for root in modules_of(self.f) for module in root.modules()]
+        return [module for module in modules if isinstance(module, kind) and module.training]
+
     def _batch_normalisation(self) -> str:
-        kind = nn.modules.batchnorm._BatchNorm
-        if not any(isinstance(module, kind) and module.training for module in self.modules):
+        if not self._training(nn.modules.batchnorm._BatchNorm):
             return ""
         return (
             " Batch normalisation in training mode does this: call eval() on it, or use LayerNorm "
@@ -276,15 +280,10 @@ class _Trial:
         )
 
     def _noise(self, change: float) -> str:
-        kind = nn.modules.dropout._DropoutNd
-        active = {
-            type(module).__name__
-            for module in self.modules
-            if isinstance(module, kind) and module.training and module.p > 0
-        }
-        source = "random numbers or a state of its own"
-        if active:
-            source = f"{', '.join(sorted(active))} in training mode"
+        dropouts: list[Any] = self._training(nn.modules.dropout._DropoutNd)
+        active = sorted({type(dropout).__name__ for dropout in dropouts if dropout.p > 0})
+        own = "random numbers or a state of its own"
+        source = f"{', '.join(active)} in training mode" if active else own
         return (
             f"f: noisy. Called again, it returns values that differ by up to {change:.3g}, because "
             f"of {source}. Estimators that subtract values of f become much noisier, and whether "

@@ -18,7 +18,7 @@ from .arms import AnyEstimator, Arm, Chosen, copied_to, named_estimators
 from .comparing import KnownGradient, measure, norm_of, row_of
 from .comparison import Comparison
 from .moments import Moments
-from .task import Clock, Result, check_trainable, flat, gradients_in, graph_leaves, listed, timed
+from .task import Clock, Gradient, check_trainable, graph_leaves, listed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -101,8 +101,7 @@ def compare_layers(
         measure("compare_layers", network, arms, skipped, repeats, rounds, 0, progress)
         kind = "exact" if network.outcomes <= limit else "rloo"
         truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
-    norm = norm_of(truth)
-    rows = [row_of(name, arm, truth, norm or 0.0) for name, arm in arms.items()]
+    rows = [row_of(name, arm, truth, norm_of(truth)) for name, arm in arms.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
     return Comparison(tuple(rows), skipped, kind, "One draw per layer")
 
@@ -130,29 +129,21 @@ class _Recorder:
         self.cardinalities: list[int] = []
 
     def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor:
-        if bits:
-            table = logsigmoid(torch.stack([-logits, logits], -1))
+        table = torch.stack([-logits, logits], -1) if bits else logits.movedim(dim, -1)
+        table = logsigmoid(table) if bits else table.log_softmax(-1)
+        shape, rest = table.shape[:-1], table.shape[self.row_dims : -1]
+        if self.categories is None:
+            p = table.detach().exp().flatten(0, -2)
+            index = torch.multinomial(p, 1, generator=self.generator).reshape(*shape, 1)
         else:
-            table = logits.movedim(dim, -1).log_softmax(-1)
-        index = self._index(table.detach())
+            chosen = list(islice(self.categories, prod(rest)))
+            index = torch.tensor(chosen, device=table.device).reshape(rest)
+            index = index.expand(shape).unsqueeze(-1)
         self.log_probs.append(table.gather(-1, index).squeeze(-1))
         self.cardinalities.append(table.shape[-1])
         if bits:
             return index.squeeze(-1).to(logits.dtype)
-        drawn = torch.zeros_like(table).scatter(-1, index, 1.0).detach()
-        return drawn.movedim(-1, dim)
-
-    def _index(self, table: Tensor) -> Tensor:
-        """Return the category of every variable, with a last dimension of size 1."""
-        shape = table.shape[:-1]
-        if self.categories is None:
-            rows = torch.multinomial(
-                table.exp().reshape(-1, table.shape[-1]), 1, generator=self.generator
-            )
-            return rows.reshape(*shape, 1)
-        rest = shape[self.row_dims :]
-        chosen = torch.tensor(list(islice(self.categories, prod(rest))), device=table.device)
-        return chosen.reshape(rest).expand(shape).unsqueeze(-1)
+        return torch.zeros_like(table).detach().scatter(-1, index, 1.0).movedim(-1, dim)
 
     def log_prob(self, rows: torch.Size) -> Tensor:
         """Return the log-probability of all draws of a row, or raise if a layer has other rows."""
@@ -168,10 +159,8 @@ class _Recorder:
         return total
 
 
-class Layers:
+class Layers(Gradient):
     """A loss with layers that draw, and its gradients, as arms observe them."""
-
-    rebuilds_q = True
 
     def __init__(
         self,
@@ -204,18 +193,15 @@ class Layers:
         self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
         self.leaves = self.parameters
         check_trainable(self.parameters)
-        self.variables = [
-            (cardinality, prod(table.shape[len(self.rows) :]))
-            for cardinality, table in zip(recorder.cardinalities, recorder.log_probs, strict=True)
+        tables = zip(recorder.cardinalities, recorder.log_probs, strict=True)
+        self.sizes = [  # of all variables of a row
+            size for size, table in tables for _ in range(prod(table.shape[len(self.rows) :]))
         ]
-
-    def generator(self, seed: int) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(seed)
 
     @property
     def outcomes(self) -> int:
         """The number of joint outcomes of all layers, for one row."""
-        return prod(cardinality**count for cardinality, count in self.variables)
+        return prod(self.sizes)
 
     def losses(self, sampler: Sampler) -> Tensor:
         """Run the network; return one loss per row."""
@@ -226,28 +212,18 @@ class Layers:
             )
         return losses
 
-    def estimate(self, E: AnyEstimator, generator: torch.Generator) -> tuple[Tensor, None]:
+    def estimate(self, E: AnyEstimator, generator: torch.Generator | None) -> tuple[Tensor, None]:
         """Run the network with draws by E; it raises if E cannot draw without f."""
         sampler = partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
         return self.losses(sampler), None
 
-    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
-        """Return the seconds that a call takes, and its result."""
-        return timed(call, self.clock, self.device)
-
-    def differentiated(self, value: Tensor) -> Tensor:
-        """Return the gradient of a sum in the parameters, as a vector."""
-        return flat(gradients_in(value, self.parameters))
-
     def exact(self) -> KnownGradient:
         """Return the gradient by enumeration of all outcomes of a row."""
-        sizes = [cardinality for cardinality, count in self.variables for _ in range(count)]
-        total = torch.zeros((), dtype=torch.float64)
-        for categories in product(*map(range, sizes)):
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for categories in product(*map(range, self.sizes)):
             recorder = _Recorder(categories=categories, row_dims=len(self.rows))
             losses = self.losses(recorder)
-            weighted = recorder.log_prob(self.rows).exp() * losses
-            total = self.differentiated(weighted).double() + total.to(losses.device)
+            total = total + self.differentiated(recorder.log_prob(self.rows).exp() * losses)
         return total, torch.zeros_like(total)
 
     def by_rloo(self, runs: int, seed: int) -> KnownGradient:

@@ -1,16 +1,16 @@
 """Candidates that take turns on f and q, until they are known or the time is over."""
 
 from collections.abc import Callable, Sequence
-from math import exp, hypot, inf, log2
+from math import exp, hypot, inf
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.abilities import has_table
 from ..core.categories import Kind
 from ..core.checks import readable
-from ..core.left_alone import versions_kept
+from ..core.left_alone import restored
 from ..core.settings import label
 from ..estimators import (
     ARMS,
@@ -24,9 +24,9 @@ from ..estimators import (
     SCateR,
     SlopeCateR,
 )
-from .arms import ERRORS, AnyEstimator, Arm, copied_to, first_line, why_unsuitable
+from .arms import ERRORS, AnyEstimator, Arm, entered, first_line
 from .moments import Moments
-from .task import Task, flat, gradients_in
+from .task import Task
 
 Step = Callable[[AnyEstimator], object]
 
@@ -34,15 +34,14 @@ MOMENTUM_STEPS = 10  # that momentum averages, and their noise with them
 BIAS_WEIGHT = 100  # momentum does not average a bias
 # Rounds, and how much worse than the best an arm may be that continues.
 STAGES = ((4, 3.0), (8, 2.5), (24, 2.0), (64, 1.5), (256, 1.5))
-FIRST_ROUNDS = STAGES[0][0]
 LEAST_BUDGET = 64  # evaluations
-SHARE = 0.1  # of the pilot's time that a candidate may take in the first rounds
+SHARE = 0.5  # of the pilot's time, for the first stage
 GROUPS = 8  # of batch elements, whose gradients show the noise of the minibatch
 PROBES, SLOW = 3, 0.05  # calls of f to time one, and seconds of a call that is not repeated
 CACHED = 10  # times as fast at a point that it has seen: f keeps its values
 MOST_ERROR = 3.0  # of the logarithm of a score
 
-# In the order in which level ones are named.
+# In the order in which level ones are listed.
 LADDER: tuple[AnyEstimator, ...] = tuple(RLOO(2**power) for power in range(1, 7))
 DEPENDENT: tuple[AnyEstimator, ...] = (SCateR(1), RAM(1), CritiCateR(8), Exact())
 INDEPENDENT: tuple[AnyEstimator, ...] = (
@@ -67,14 +66,14 @@ class Pilot:
         task: the gradient that they estimate.
         step: the user's training step, if there is one.
         deadline: of the pilot, as a function of the least seconds of a step.
-        arms: by name, in the order in which level ones are named.
+        arms: by name, in the order in which level ones are listed.
         alive: the names of those that are still observed.
         skipped: why other candidates are not tried.
         rest: seconds of a step apart from the estimate and its gradients.
+        call: seconds of a call of f at one point.
+        per_point: seconds that f takes for a further point.
         miss: seconds that f takes for an unseen point beyond those for a seen one, if it keeps its
             values.
-        per_point: seconds that f takes for a further point.
-        leading: seconds of a step of the best arm so far.
         minibatch: the variance that the choice of the minibatch gives to the gradient.
     """
 
@@ -89,42 +88,26 @@ class Pilot:
         self.alive: list[str] = []
         self.skipped: dict[str, str] = {}
         self.times_whole_steps = False
-        self.leading = 0.0
-        self.miss, self.per_point = self._probe()
         self.minibatch = 0.0
-        self._penalty: Tensor | None = None
-        if task.penalty is not None:
-            penalties = task.penalties(task.make_q(*task.parameters))
-            gradients = gradients_in(penalties, task.parameters, retain=not task.rebuilds_q)
-            self._penalty = flat(gradients).double()
+        self._probe()
+        penalties = task.penalties(task.make_q(*task.parameters))
+        self.penalty = task.differentiated(penalties, retain=not task.rebuilds_q)
 
     @torch.no_grad()
-    def _probe(self) -> tuple[float, float]:
-        """Return what a point that f has not seen costs beyond one that it has, if f keeps values,
-        and what a further point costs.
+    def _probe(self) -> None:
+        """Time f at one point and at three, which it has not seen and then has.
 
         The pilot asks for the same points often, if q is sharp or has few; training moves on.
         """
-        seeds = iter(range(100))
-
-        def seconds(x: Tensor) -> float:
-            return self.task.timed(lambda: self.task.f(x.clone()))[0]
-
-        def least(points: int) -> tuple[float, float]:
-            """Return the least seconds at unseen points, and at the same points again."""
-            unseen = seen = inf
-            for _ in range(PROBES):
-                x = self.task.draws(points, next(seeds))
-                unseen, seen = min(unseen, seconds(x)), min(seen, seconds(x))
-                if unseen > SLOW:  # the machine's stalls matter less than the time
-                    break
-            return unseen, seen
-
-        seconds(self.task.draws(1, next(seeds)))  # to warm up
-        unseen, seen = least(1)
+        runs: list[list[float]] = []
+        while len(runs) <= PROBES and (len(runs) < 2 or runs[-1][0] < SLOW):  # the first warms up
+            points = [self.task.draws(n, len(runs)) for n in ((1, 1, 3) if runs else (1,))]
+            calls = [lambda x=x: self.task.f(x.clone()) for x in points]
+            runs.append([self.task.timed(call)[0] for call in calls])
+        unseen, seen, further = map(min, zip(*runs[1:], strict=True))
         is_cached = unseen > CACHED * seen and unseen > 1e-4
-        per_point = max(0.0, least(3)[0] - unseen) / 2
-        return unseen - seen if is_cached else 0.0, per_point
+        self.call, self.miss = unseen, unseen - seen if is_cached else 0.0
+        self.per_point = max(0.0, further - unseen) / 2
 
     def enter(
         self, chosen: Sequence[AnyEstimator], budget: int | None, biased: bool, seed: int
@@ -137,56 +120,47 @@ class Pilot:
             chosen += BIASED if biased and independent else ()
         most = max(LEAST_BUDGET, 2 * (1 + sum(factors.cardinalities) - factors.d))
         most = most if budget is None else budget
-        for number, E in enumerate(chosen):
-            evaluations, reason = 0, why_unsuitable(E, factors.kind)
+
+        def sized(E: AnyEstimator) -> tuple[AnyEstimator, int]:
             if not (E.unbiased or biased):
-                reason = "it is biased; biased=True shows it"
-            if reason is None:
-                try:
-                    evaluations = task.evaluations(E)
-                except ERRORS as error:
-                    reason = first_line(error).split(". ")[0]
-                if has_table(task.f):  # which is read, at about the cost of an evaluation per entry
-                    entries = getattr(E, "samples", evaluations) * (1 + factors.k)
-                    evaluations = min(evaluations, entries)
-                if evaluations > most:
-                    needed = readable(evaluations)
-                    reason = f"it needs {needed} evaluations, more than the budget of {most}"
-            if reason is None:
-                generator = task.generator(seed + number)
-                self.arms[label(E)] = Arm(copied_to(E, task.device), evaluations, generator)
-            else:
-                self.skipped[label(E)] = reason
-        self.alive = [*self.arms]
+                raise ValueError("it is biased; biased=True shows it")
+            evaluations = task.evaluations(E)
+            if has_table(task.f):  # which is read, at about the cost of an evaluation per entry
+                evaluations = min(evaluations, getattr(E, "samples", evaluations) * (1 + factors.k))
+            if evaluations > most:
+                needed = readable(evaluations)
+                raise ValueError(f"it needs {needed} evaluations, more than the budget of {most}")
+            return E, evaluations
+
+        self.arms, self.skipped = entered(task, {label(E): E for E in chosen}, sized, seed)
 
     def run(self) -> None:
         """Let the arms take turns until they are known or the time is over."""
-        deferred: list[str] = []
-        for name in sorted(self.alive, key=lambda name: self.arms[name].evaluations):
-            is_long = FIRST_ROUNDS * self.predicted(name) > SHARE * self.time_left()
-            if is_long and len(self.tried()) > 1:
-                deferred.append(name)
-            else:
+        seconds = {
+            name: self.call + self.per_point * max(0, arm.evaluations - 1)
+            for name, arm in self.arms.items()
+        }
+        time = SHARE * self.time_left(min(seconds.values(), default=0.0))
+        for name in sorted(seconds, key=lambda name: seconds[name]):
+            time -= STAGES[0][0] * seconds[name]
+            if time >= 0 or len(self.tried()) < 2:
+                self.alive.append(name)
                 self.observe(name)
-                self.leading = min(map(self.seconds, self.tried()), default=0.0)
-        self.alive = [name for name in self.alive if name not in deferred]
-        self.rounds(FIRST_ROUNDS - 1)
-        self.measure_minibatch()
-        for name in sorted(deferred, key=self._seconds_per_evaluation):
-            self._try_late(name)
-        for number, (rounds, factor) in enumerate(STAGES):
-            if number:
-                self.rounds(rounds - STAGES[number - 1][0])
-            self.drop(factor)
-            if number == 0 and self.step is not None:
+        done = 1
+        for rounds, factor in STAGES:
+            for _ in range(rounds - done):
+                for name in [*self.alive]:
+                    few = len(self.tried(2)) < min(2, len(self.alive))
+                    if few or self.time_left(self.leading()) > 0:
+                        self.observe(name)
+            if done == 1:
+                self.measure_minibatch()
+            scores = self.scores()
+            level = level_with_best(scores, factor)
+            self.alive = [name for name in self.alive if name in level or name not in scores]
+            if done == 1 and self.step is not None:
                 self._time_whole_steps()
-
-    def rounds(self, count: int) -> None:
-        """Let all arms make estimates in turn, while there is time; two have time in any case."""
-        for _ in range(count):
-            for name in [*self.alive]:
-                if self.time_left() > 0 or len(self.tried(2)) < 2:
-                    self.observe(name)
+            done = rounds
 
     def observe(self, name: str) -> None:
         """Let an arm make a step, and an estimate with it; one that fails is left out."""
@@ -194,61 +168,30 @@ class Pilot:
         try:
             learns = isinstance(arm.E, nn.Module)  # its first estimate is like no other
             seconds = arm.observe(self.task, keep=bool(arm.times) or not learns)
-            if self.times_whole_steps:
-                seconds = self._whole_step(arm)
-            arm.times.append(seconds)
-        except ERRORS as error:
-            # What went wrong comes first.
-            self.skipped = {name: first_line(error).split(". ")[0]} | self.skipped
+            arm.times.append(self._whole_step(arm) if self.times_whole_steps else seconds)
+        except ERRORS as error:  # what went wrong comes first
+            self.skipped = {name: first_line(error)} | self.skipped
             self.alive.remove(name)
             del self.arms[name]
-
-    def _try_late(self, name: str) -> None:
-        """Try an arm with long steps, if it could win and there is time."""
-        seconds, scores = self.predicted(name), self.scores()
-        best = min(scores, key=lambda name: scores[name], default=None)
-        self.leading = self.seconds(self.arms[best]) if best else self.leading
-        if best and self.floor() * seconds > scores[best].value:
-            self.skipped[name] = "too slow to win even without noise"
-        elif self.time_left() < FIRST_ROUNDS * seconds:
-            self.skipped[name] = "the pilot had no time for it"
-        else:
-            self.alive.append(name)
-            for _ in range(FIRST_ROUNDS):
-                if name in self.alive:
-                    self.observe(name)
-
-    def _seconds_per_evaluation(self, name: str) -> tuple[int, int]:
-        """Return what orders late arms: with many draws first, if these are nearly free."""
-        evaluations = max(1, self.arms[name].evaluations)
-        return round(log2(max(1e-9, self.predicted(name)) / evaluations)), evaluations
 
     def _time_whole_steps(self) -> None:
         """From now on time the user's step, with the arms that are left. The first may compile."""
         self.times_whole_steps = True
         for name in [*self.alive]:
             self.observe(name)
-        for name, arm in [*self.arms.items()]:
+        for arm in self.arms.values():
             arm.times.clear()
-            if name in self.alive:
-                self.observe(name)
+        for name in [*self.alive]:
+            self.observe(name)
 
     def _whole_step(self, arm: Arm) -> float:
         """Return the time of the user's training step, and restore the parameters after it."""
         step, leaves = self.step, self.task.leaves
         assert step is not None
-        values = [(leaf.detach().clone(), leaf.grad) for leaf in leaves]
-        # The graph of q is used again, so the versions of its leaves must not change.
-        with versions_kept(leaves):
-            try:
-                for leaf in leaves:
-                    leaf.grad = None
-                return arm.timed(self.task, lambda: step(arm.E))[0]
-            finally:
-                with torch.no_grad():
-                    for leaf, (value, gradient) in zip(leaves, values, strict=True):
-                        leaf.copy_(value)
-                        leaf.grad = gradient
+        with restored(leaves):
+            for leaf in leaves:
+                leaf.grad = None
+            return arm.timed(self.task, lambda: step(arm.E))[0]
 
     def measure_minibatch(self) -> None:
         r"""Estimate the noise of the minibatch, with the estimator of the least variance.
@@ -265,7 +208,7 @@ class Pilot:
         losses = (value + task.penalties(q)).flatten()
         groups = min(GROUPS, len(losses))
         parts = [losses[m::groups] for m in range(groups)]
-        rows = [flat(gradients_in(part, task.parameters, retain=True)).double() for part in parts]
+        rows = [task.differentiated(part, retain=True) for part in parts]
         mean = torch.stack(rows).sum(0) / len(losses)
         spread = sum(
             float((row - len(part) * mean).square().sum()) / len(part)
@@ -280,8 +223,12 @@ class Pilot:
         arms = self.arms.values()
         return [arm for arm in arms if arm.times and arm.in_parameters.count >= least]
 
-    def time_left(self) -> float:
-        return self.deadline(self.leading) - self.task.clock()
+    def leading(self) -> float:
+        """Return the least seconds of a step so far."""
+        return min(map(self.seconds, self.tried()), default=0.0)
+
+    def time_left(self, least: float) -> float:
+        return self.deadline(least) - self.task.clock()
 
     def seconds(self, arm: Arm) -> float:
         """Return the least time of an arm's step.
@@ -294,14 +241,6 @@ class Pilot:
             n = arm.evaluations
             least = min(min(o.times) * max(1.0, n / o.evaluations) for o in ladder)
         return least + self.rest + self.miss * arm.evaluations
-
-    def predicted(self, name: str) -> float:
-        """Return the seconds of an arm's step, from those of the arm with the most evaluations."""
-        known = max(self.tried(), key=lambda arm: arm.evaluations, default=None)
-        if known is None:
-            return 0.0
-        further = self.arms[name].evaluations - known.evaluations
-        return self.seconds(known) + (self.per_point + self.miss) * max(0, further)
 
     # Scores
 
@@ -320,7 +259,7 @@ class Pilot:
 
     def floor(self) -> float:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
-        signal = self.reference().shifted_norm2(self._penalty)
+        signal = self.reference().shifted_norm2(self.penalty)
         return max(MOMENTUM_STEPS * signal + self.minibatch, 1e-300)  # if all is 0, time decides
 
     def squared_bias(self, arm: Arm) -> float:
@@ -335,24 +274,17 @@ class Pilot:
         """Return the scores of the unbiased arms."""
         arms = self.unbiased()
         floor = self.floor() if arms else 0.0
-        smooth = {} if self.task.has_loss else ladder_variances(arms)
         scores = {}
         for name, arm in self.arms.items():
             if arm in arms:
-                noise, error = smooth.get(id(arm), (variance_of(arm), arm.in_parameters.error))
+                noise = variance_of(arm)
                 bias = BIAS_WEIGHT * self.squared_bias(arm) if self.task.has_loss else 0.0
                 share = noise / (floor + noise) if 0 < noise < inf else 0.0
                 value = (floor + noise + bias) * self.seconds(arm)
                 # The spread of few estimates says little of their error.
-                error = max(error, 2 / arm.in_parameters.count)
+                error = max(arm.in_parameters.error, 2 / arm.in_parameters.count)
                 scores[name] = Score(value, error * share)
         return scores
-
-    def drop(self, factor: float) -> None:
-        """Stop to observe arms that are worse than the best, by more than errors explain."""
-        scores = self.scores()
-        level = level_with_best(scores, factor)
-        self.alive = [name for name in self.alive if name in level or name not in scores]
 
 
 def variance_of(arm: Arm) -> float:
@@ -363,39 +295,9 @@ def variance_of(arm: Arm) -> float:
 
 def level_with_best(scores: dict[str, Score], factor: float) -> list[str]:
     """Return the names of scores within this factor of the best, or within two standard errors."""
-    if not scores:
-        return []
-    best = min(scores.values())
+    best = min(scores.values(), default=Score(inf, 0.0))
     return [
         name
         for name, (value, error) in scores.items()
         if value <= best.value * max(factor, exp(min(MOST_ERROR, 2 * hypot(error, best.error))))
     ]
-
-
-def ladder_variances(arms: Sequence[Arm]) -> dict[int, tuple[float, float]]:
-    """Return variances of RLOO with their errors, from all of its numbers of draws together.
-
-    Its estimate is a U-statistic of pairs of draws, so n draws have the variance a / n +
-    b / (n (n - 1)) with constants a and b that are not negative (Hoeffding, 1948). They are fitted
-    by least squares, with residuals relative to the fit.
-    """
-    known = [arm for arm in arms if arm.E in LADDER and 0 < variance_of(arm) < inf]
-    if len(known) < 3:
-        return {}
-    n = torch.tensor([float(arm.evaluations) for arm in known], dtype=torch.float64)
-    measured = torch.tensor([variance_of(arm) for arm in known], dtype=torch.float64)
-    counts = torch.tensor([float(arm.in_parameters.count) for arm in known], dtype=torch.float64)
-    basis, fit = torch.stack([1 / n, 1 / (n * (n - 1))], 1), measured
-    for _ in range(3):
-        weights = counts.sqrt() / fit
-        pair = torch.linalg.lstsq(basis * weights[:, None], weights * measured).solution
-        if bool((pair < 0).any()):
-            kept = int(pair.argmax())
-            column = basis[:, kept] * weights
-            pair = torch.zeros(2, dtype=torch.float64)
-            pair[kept] = column @ (weights * measured) / (column @ column)
-        fit = basis @ pair
-    precision = sum(arm.in_parameters.error**-2 for arm in known)
-    error = (2 / precision) ** 0.5
-    return {id(arm): (float(v), error) for arm, v in zip(known, fit, strict=True)}

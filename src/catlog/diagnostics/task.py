@@ -31,7 +31,51 @@ Result = TypeVar("Result")
 MOST_CHECKED = 2**12  # points, at which a mean that f knows is compared with f
 
 
-class Task:
+class Gradient:
+    """A gradient that estimators estimate, and how long a call takes.
+
+    Attributes:
+        parameters: the tensors to take it in.
+        leaves: these, and all other tensors that the estimates are computed from.
+        device: where they are.
+        clock: a function that returns seconds.
+        rebuilds_q: whether every estimate has a graph of its own.
+    """
+
+    parameters: Sequence[Tensor]
+    leaves: Sequence[Tensor]
+    device: torch.device
+    clock: Clock
+    rebuilds_q = True
+
+    def estimate(
+        self, E: Estimator[Any], generator: torch.Generator | None
+    ) -> tuple[Float[Tensor, "*batch"], Distribution | None]:
+        """Return estimates whose sum has the gradient, and the q that they are of, if any."""
+        raise NotImplementedError
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Return a generator with this seed on the device."""
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
+        """Return the seconds of a call until the device has done its work, and its result."""
+        self._wait()
+        start = self.clock()
+        result = call()
+        self._wait()
+        return self.clock() - start, result
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def differentiated(self, value: Tensor, retain: bool = False) -> Float[Tensor, "entries"]:
+        """Return the gradient of a sum in the parameters, as a vector of float64."""
+        return flat(gradients_in(value, self.parameters, retain=retain)).double()
+
+
+class Task(Gradient):
     r"""The gradient of :math:`\sum_b \mathbb{E}[f]_b` in parameters of q.
 
     Args:
@@ -47,10 +91,8 @@ class Task:
     Attributes:
         f: the function as an estimator gets it.
         q: the distribution.
+        make_q: what returns q; it gets the parameters.
         factors: the distribution as estimators see it.
-        parameters: the tensors to take the gradient in.
-        leaves: these, and all other tensors that f's values are computed from.
-        rebuilds_q: whether a step includes building q.
         points: the number of points of q.
         has_loss: whether a loss is applied to the estimates.
         knows_mean: whether f knows its mean under q, so that Exact needs no evaluation.
@@ -68,13 +110,13 @@ class Task:
         check_function(f)
         self.clock = clock
         self.penalty = penalty
-        self.has_loss = loss is not None
         self._loss = loss
+        self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(converted(q), Distribution)
-        self.make_q, self.q, leaves = _sources(q, parameters)
-        self.parameters = tuple(leaves)
+        self.make_q, self.q, self.parameters = _sources(q, parameters)
         check_trainable(self.parameters)
-        if not any(_is_among(leaf, leaves) for leaf in graph_leaves(_from_parameters(self.q))):
+        own = {id(leaf) for leaf in self.parameters}
+        if own.isdisjoint(map(id, graph_leaves(_from_parameters(self.q)))):
             raise ValueError(
                 "parameters: q does not depend on any of them. Build q from these tensors "
                 "themselves, not from copies or detached ones."
@@ -82,10 +124,9 @@ class Task:
         self.known = f if isinstance(f, Known) else None
         self.f = f if self.known is None else self.known.under(self.q)
         self.factors = view(self.q)
-        self.batch_size = prod(self.factors.batch_shape)
         self.points = prod(self.factors.cardinalities)
         self.device = self.factors.device
-        if self.batch_size == 0:
+        if prod(self.factors.batch_shape) == 0:
             raise ValueError(
                 f"q: its batch {tuple(self.q.batch_shape)} is empty, so there is no gradient to "
                 "measure. Give a batch with at least one distribution."
@@ -95,16 +136,11 @@ class Task:
         self.loss(torch.ones(self.factors.batch_shape, device=self.device))  # raises if it is wrong
         self.factors.validate = False  # values that are NaN are left to the estimators
         of_f = graph_leaves(Evaluator(self.f, self.factors)(self.draws(1)))
-        others = [leaf for leaf in of_f if not _is_among(leaf, leaves)]
-        self.leaves = (*self.parameters, *others)
+        self.leaves = (*self.parameters, *(leaf for leaf in of_f if id(leaf) not in own))
 
     def draws(self, n: int, seed: int = 0) -> Tensor:
         """Return n points."""
         return Randomness(self.factors, generator=self.generator(seed)).points(n)
-
-    def generator(self, seed: int) -> torch.Generator:
-        """Return a generator with this seed on the device of q."""
-        return torch.Generator(self.device).manual_seed(seed)
 
     def evaluations(self, E: Estimator[Any]) -> int:
         """Return the evaluations of f per estimate and batch element."""
@@ -122,35 +158,23 @@ class Task:
         f = self.f if self.known is None else self.known.under(q)
         return self.loss(E(f, q, generator=generator)), q
 
-    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
-        """Return the seconds that a call takes, on the device too, and its result."""
-        return timed(call, self.clock, self.device)
-
     def loss(self, value: Tensor) -> Tensor:
         """Return the loss of every estimate: the estimate itself, if no loss was given."""
-        if self._loss is None:
-            return value
-        losses = self._loss(value)
-        if not isinstance(losses, Tensor) or losses.shape != value.shape:
-            returned = tuple(losses.shape) if isinstance(losses, Tensor) else repr(losses)
-            raise ValueError(
-                f"loss: it must map tensors element by element, but for values "
-                f"{tuple(value.shape)} it returned {returned}. Leave out the sum over the batch."
-            )
-        return losses
+        losses: object = value if self._loss is None else self._loss(value)
+        return _with_shape(
+            losses,
+            value.shape,
+            f"loss: it must map tensors element by element, but for values {tuple(value.shape)}",
+            "Leave out the sum over the batch.",
+        )
 
     def penalties(self, q: Distribution) -> Tensor:
         """Return what is added to the loss of each batch element."""
         if self.penalty is None:
             return torch.zeros((), device=self.device)
-        penalties = self.penalty(q)
-        if not isinstance(penalties, Tensor) or penalties.shape != q.batch_shape:
-            returned = tuple(penalties.shape) if isinstance(penalties, Tensor) else repr(penalties)
-            raise ValueError(
-                f"penalty: a number per batch element is needed, of shape {tuple(q.batch_shape)}, "
-                f"but it returned {returned}. Sum over the variables only."
-            )
-        return penalties
+        shape = q.batch_shape
+        owner = f"penalty: a number per batch element is needed, of shape {tuple(shape)}, but"
+        return _with_shape(self.penalty(q), shape, owner, "Sum over the variables only.")
 
     @property
     def shares_parameters(self) -> bool:
@@ -160,12 +184,12 @@ class Task:
         """
         own = own_parameter(self.q)
         shapes = [parameter.shape for parameter in self.parameters]
-        return self.batch_size > 1 and (own is None or own.shape not in shapes)
+        return prod(self.factors.batch_shape) > 1 and (own is None or own.shape not in shapes)
 
     def exact(self) -> Float[Tensor, "parameters"]:
         """Return the exact gradient, by enumeration unless f knows its mean."""
         value, _ = self.estimate(Exact() if self.knows_mean else Exact(limit=self.points), None)
-        return flat(gradients_in(value, self.parameters, retain=not self.rebuilds_q)).double()
+        return self.differentiated(value, retain=not self.rebuilds_q)
 
     def check_mean(self, limit: int = MOST_CHECKED) -> None:
         """Raise ValueError if ``f.expectation`` or its gradient does not agree with f.
@@ -174,39 +198,34 @@ class Task:
         """
         if not self.knows_mean or self.points > min(limit, MOST_CHECKED):
             return
-        f, E = self.f, Exact(limit=self.points)
-        q = self.make_q(*self.parameters)
+        f, E, q = self.f, Exact(limit=self.points), self.make_q(*self.parameters)
         known, summed = E(f, q), E(lambda x: f(x), q)
         with torch.no_grad():
             size = E(lambda x: f(x).to(self.factors.real).abs(), q)
             size = size * rounding(f, self.draws(1), summed)
-        slopes = [gradients_in(mean, self.parameters, retain=True) for mean in (known, summed)]
-        bounds = [size.sum() + size.max() * slope.abs().max() for slope in slopes[1]]
-        wholes = [
-            "returns",
-            *(f"has, in parameter {i}, the derivative" for i in range(len(bounds))),
-        ]
-        parts = ((known.detach(), *slopes[0]), (summed.detach(), *slopes[1]), (size, *bounds))
-        for name, own, true, bound in zip(wholes, *parts, strict=True):
-            is_wrong = ~((own - true).abs() <= bound)
+        own, true = (gradients_in(mean, self.parameters, retain=True) for mean in (known, summed))
+        cases = [("returns", known.detach(), summed.detach(), size)]
+        for i, (ours, exact) in enumerate(zip(own, true, strict=True)):
+            bound = size.sum() + size.max() * exact.abs().max()
+            cases.append((f"has, in parameter {i}, the derivative", ours, exact, bound))
+        for claim, ours, exact, bound in cases:
+            is_wrong = ~((ours - exact).abs() <= bound)
             if bool(is_wrong.any()):
                 at = tuple(is_wrong.nonzero()[0].tolist())
                 raise ValueError(
-                    f"f.expectation does not agree with f: it {name} {float(own[at]):.6g} at index "
-                    f"{at}, but the sum over all {self.points} points gives {float(true[at]):.6g}. "
-                    "Correct `expectation`, or use `lambda x: f(x)`, which has none."
+                    f"f.expectation does not agree with f: it {claim} {float(ours[at]):.6g} at "
+                    f"index {at}, but the sum over all {self.points} points gives "
+                    f"{float(exact[at]):.6g}. Correct `expectation`, or use `lambda x: f(x)`, "
+                    "which has none."
                 )
 
 
-def timed(call: Callable[[], Result], clock: Clock, device: torch.device) -> tuple[float, Result]:
-    """Return the seconds that a call takes until the device has done its work, and its result."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = clock()
-    result = call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start, result
+def _with_shape(values: object, shape: torch.Size, owner: str, remedy: str) -> Tensor:
+    """Return values of the user, or raise ValueError if they do not have this shape."""
+    if not isinstance(values, Tensor) or values.shape != shape:
+        returned = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
+        raise ValueError(f"{owner} it returned {returned}. {remedy}")
+    return values
 
 
 # The parameters of q
@@ -216,25 +235,25 @@ def _sources(
     q: DistributionLike, parameters: Tensor | Sequence[Tensor] | None
 ) -> tuple[Callable[..., Distribution], Distribution, list[Tensor]]:
     """Return a callable that makes q, q itself and the tensors to take the gradient in."""
-    leaves = None if parameters is None else listed(parameters)
-    distribution = converted(q)
-    if isinstance(distribution, Distribution):
-        if leaves is None:
-            leaves = graph_leaves(_from_parameters(distribution))
-            if not leaves:
-                leaves, distribution = _with_leaf(distribution)
-        return lambda *_: distribution, distribution, leaves
+    known: Any = converted(q)
+    if isinstance(known, Distribution):
+        if parameters is not None:
+            return lambda *_: known, known, listed(parameters)
+        leaves = graph_leaves(_from_parameters(known))
+        if not leaves:
+            leaves, known = _with_leaf(known)
+        return lambda *_: known, known, leaves
     if not callable(q):
         raise TypeError(
             "q: a distribution is needed, or a callable that makes it from `parameters`, but "
             f"{type(q).__name__} was given."
         )
-    if leaves is None:
+    if parameters is None:
         raise ValueError(
             "parameters: q is a callable, so the tensors to call it with are needed, but "
             "None was given. Pass them as a list, parameters=[...]."
         )
-    return q, converted(q(*leaves)), leaves
+    return q, converted(q(*listed(parameters))), listed(parameters)
 
 
 def _from_parameters(q: Distribution) -> Tensor:
@@ -251,8 +270,7 @@ def own_parameter(q: Distribution) -> Tensor | None:
         return None
     view(q)  # raises an error that lists the distributions, if this is none
     inner = base_distribution(q)
-    inner = inner._categorical if isinstance(inner, OneHotCategorical) else inner
-    parameter: Tensor = getattr(inner, _form(inner))
+    parameter: Tensor = getattr(getattr(inner, "_categorical", inner), _form(inner))
     return parameter
 
 
@@ -283,7 +301,7 @@ def gradient_in_logits(gradient: Tensor, q: Distribution) -> Float[Tensor, "logi
     leaf = own.detach().clone().requires_grad_()
     normalised = own_parameter(rebuilt(q, leaf))
     assert normalised is not None
-    return gradients_in(normalised, [leaf], gradient)[0].flatten()
+    return gradients_in(normalised * gradient, [leaf])[0].flatten()
 
 
 def _with_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:
@@ -325,10 +343,6 @@ def check_trainable(parameters: Sequence[object]) -> None:
             )
 
 
-def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
-    return any(tensor is entry for entry in tensors)
-
-
 def graph_leaves(value: Tensor) -> list[Tensor]:
     """Return the leaves that a tensor was computed from."""
     if value.grad_fn is None:
@@ -345,13 +359,11 @@ def graph_leaves(value: Tensor) -> list[Tensor]:
     return leaves
 
 
-def gradients_in(
-    value: Tensor, leaves: Sequence[Tensor], weight: Tensor | None = None, retain: bool = False
-) -> list[Tensor]:
-    """Return the gradients of ``value.sum()`` (or of the weighted sum), zeros if there are none."""
+def gradients_in(value: Tensor, leaves: Sequence[Tensor], retain: bool = False) -> list[Tensor]:
+    """Return the gradients of ``value.sum()``, zeros if there are none."""
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    total = value.sum() if weight is None else (value * weight).sum()
+    total = value.sum()
     return list(torch.autograd.grad(total, leaves, retain_graph=retain, materialize_grads=True))
 
 
