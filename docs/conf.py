@@ -32,6 +32,7 @@ exclude_patterns = ["_build", "gallery/*.ipynb"]
 nitpicky = True  # a reference to nothing is an error
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "smartquotes"]
+myst_fence_as_directive = ["math"]  # as code hosts write formulas
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "notebooks")

@@ -20,6 +20,7 @@ from measured import estimators
 
 import catlog
 import catlog_experiments
+from catlog.estimators import ESTIMATORS
 from catlog_experiments.cli import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
@@ -29,6 +30,8 @@ CONTRACT = ["Estimator", "Learner", "Estimate", "Evaluator", "Factors", "Randomn
 CONTRACT += ["estimators.ESTIMATORS"]
 BLOCKS = ["core.factors", "core.view", "core.abilities", "core.neighbours"]
 BLOCKS += ["core.learning", "core.settings", "core.categories", "core.checks"]
+# Arguments that names.md explains once.
+COMMON = ("chunk_size", "device", "dtype", "generator", "validate_args")
 TRAINING = ["compiled_step", "compiled.CompiledStep", "Session", "Pathwise", "log_expectation"]
 TRAINING += ["sample", "gumbel_softmax", "estimators.CountDifferences"]
 TRAINING += ["estimators.MovingAverageBaseline"]
@@ -102,7 +105,7 @@ def constant(value: object) -> str:
     """Return what a constant holds."""
     if isinstance(value, dict | tuple | list | set | frozenset):
         entries = [f"`{entry}`" for entry in value if len(str(entry)) < 40]
-        return f"Holds {', '.join(entries) or f'{len(value)} entries'}."
+        return f"Holds {', '.join(entries) if 0 < len(entries) < 20 else f'{len(value)} entries'}."
     return f"`{value}`".replace("<", "").replace(">", "")
 
 
@@ -113,22 +116,29 @@ def call(name: str) -> str:
     if not is_called or (isclass(value) and Protocol in value.__mro__):
         return name
     arguments = signature(value).parameters.values()  # type: ignore[arg-type]
-    plain = [argument.replace(annotation=Parameter.empty) for argument in arguments]
+    plain = [
+        argument.replace(annotation=Parameter.empty)
+        for argument in arguments
+        if argument.name not in COMMON
+    ]
+    if len(plain) > 12:  # a record
+        return name
     return name + re.sub(r"<built-in function (\w+)>", r"\1", str(Signature(plain)))
 
 
-def names_page() -> str:
-    """Return the page names.md: every public name as it is called, and its first sentence."""
-    lines = [
-        "# Names",
-        "",
-        "Every public name of `catlog`, as it is called. `python docs/render.py`",
-    ]
-    lines += ["writes this page from the docstrings, which say more.", ""]
+def entry(name: str) -> str:
+    """Return the line of a name in names.md."""
+    last = name.rpartition(".")[2]
+    more = f" {estimators.facts(last)}" if last in ESTIMATORS else ""
+    return f"- `{call(name)}`: {summary(name).rstrip('.')}.{more}"
+
+
+def names_page(text: str) -> str:
+    """Return the page names.md: its introduction, and every public name with what it is."""
+    lines = [text.partition("\n## ")[0].rstrip(), ""]
     for heading, names in groups().items():
         if heading != "Building blocks":
-            lines += [f"## {title(heading)}", ""]
-            lines += [*(f"- `{call(name)}`: {summary(name).rstrip('.')}." for name in names), ""]
+            lines += [f"## {title(heading)}", "", *map(entry, names), ""]
     return "\n".join(lines)
 
 

@@ -15,14 +15,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
-from benchmarks.measuring import cell_text as short  # noqa: E402
-from benchmarks.measuring import (  # noqa: E402, F401
-    columns_with_values,
-    exponent,
-    grouped,
-    keyed,
-    selected,
-)
+from benchmarks.measuring import cell_text as short  # noqa: E402, F401
+from benchmarks.measuring import grouped, keyed, selected  # noqa: E402, F401
 
 
 def read(name: str) -> list[Row]:
@@ -37,8 +31,8 @@ def distinct(rows: Iterable[Row], column: str) -> list[Any]:
 
 def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
+    first, *rest = (f"| {' | '.join(map(str, cells))} |" for cells in [head, *lines])
+    return "\n".join([first, f"|{'---|' * len(head)}", *rest])
 
 
 def pivot(
@@ -51,9 +45,3 @@ def pivot(
     names, cells = distinct(rows, column), {(row[line], row[column]): cell(row) for row in rows}
     lines = [[key, *(cells.get((key, name), "") for name in names)] for key in distinct(rows, line)]
     return names, lines
-
-
-def measurements(rows: Sequence[Row]) -> str:
-    """Return measured rows as a table in Markdown, without empty columns."""
-    names = columns_with_values(rows)
-    return table(names, ([short(row.get(name)) for name in names] for row in rows))

@@ -1,4 +1,4 @@
-"""The tables of estimators.md: from the registry, and from what benchmarks measured.
+"""What names.md and estimators.md say of estimators, from the registry and from benchmarks.
 
 "Unbiased" is the judge's verdict in results/quality/estimators.csv; the classes' own claim is not
 read. The rest is read from the classes: derivative of f, distributions, cost (the docstring's
@@ -14,13 +14,23 @@ import catlog
 from catlog.estimators import ESTIMATORS, FAMILIES
 from catlog.testing.settings import VARIANTS
 
-from . import Row, grouped, read, table
+from . import Row, grouped, pivot, read, selected, suite, table
 
 KINDS = {
     frozenset({"bits"}): "bits",
     frozenset({"bits", "one-hot"}): "bits, one-hot",
     frozenset({"bits", "index", "one-hot", "mixed"}): "independent",
     frozenset({"bits", "index", "one-hot", "mixed", "structured"}): "any",
+}
+# Methods of the trained decoder that are shown, by their names in the file.
+DECODER = {
+    "RLOO n=400": "RLOO(400)",
+    "IndeCateR n=2, Latin": "IndeCateR(2, sampling='latin')",
+    "IndeCateR n=20, m=20, Taylor, Latin": "IndeCateR(20, variables=20, sampling='latin')",
+    "GumbelSoftmax n=400, hard, temperature 1": "GumbelSoftmax(400, hard=True) (biased)",
+    "ReinMax n=400": "ReinMax(400) (biased)",
+    "SlopeCateR n=240, m=160": "SlopeCateR(240, corrections=160)",
+    "SlopeCateR n=24, m=16": "SlopeCateR(24, corrections=16), 40 evaluations",
 }
 
 
@@ -50,16 +60,6 @@ def unbiased(name: str, rows: list[Row]) -> bool:
     return all(row["unbiased"] == "yes" for row in verdicts)
 
 
-def evidence(name: str, rows: list[Row]) -> str:
-    """Return the largest error, or z-score, that the judge saw."""
-    verdicts = judged(name, rows)
-    if verdicts[0]["how"] == "enumeration":
-        # A no-break space and hyphen keep the number on one line.
-        return f"error\u00a0{max(row['error'] for row in verdicts):.0e}".replace("-", "\u2011")
-    largest = max(row["z"] for row in verdicts)
-    return f"z {largest:.{0 if largest > 99 else 1}f}"
-
-
 def derivative(name: str) -> str:
     """Return whether the derivative of f is used, or the option that all such settings share."""
     cls = ESTIMATORS[name]
@@ -76,14 +76,11 @@ def cost(name: str) -> str:
     """Return the docstring's "Cost:" as a formula of n draws, d variables and k categories."""
     sentence = re.search(r"Cost: (.+?)\.(?:\s|$)", ESTIMATORS[name].__doc__ or "", re.DOTALL)
     assert sentence is not None, f"{name}: no sentence 'Cost: ...' in the docstring"
-    first, *options = " ".join(sentence[1].split()).split("; ")
-    formulas = [first.partition(" evaluations")[0]]
-    formulas += [
-        option.partition(" and ")[0] for option in options if re.match(r"``\w+(=\w+)?``: ", option)
-    ]
-    text = "; ".join(formulas).replace("``samples``", "n")
+    text = " ".join(sentence[1].split()).partition(";")[0].partition(" evaluations")[0]
+    text = text.replace("``samples``", "n")
     text = re.sub(r"\bsamples\b", "n", re.sub(r"\bN\b", "n", text))
-    return re.sub(r"(\w)\^(\w)", r"\1<sup>\2</sup>", text).replace("``", "`")
+    text = re.sub(r"(\w)\^(\w)", r"\1<sup>\2</sup>", text).replace("``", "`")
+    return re.sub(r" ([*/]) ", r"\1", text).replace("n (", "n(").replace(" - ", "-")
 
 
 def path(name: str) -> str:
@@ -91,20 +88,13 @@ def path(name: str) -> str:
     return f"catlog.{name}" if name in vars(catlog) else f"catlog.estimators.{name}"
 
 
-def registry(rows: list[Row]) -> str:
-    """Return the table of all estimators, by family."""
-    lines: list[list[str]] = []
-    for family, names in families().items():
-        lines.append([f"*{family}*", *[""] * 6])
-        for name in names:
-            verdict = "yes" if unbiased(name, rows) else "**no**"
-            reference = ESTIMATORS[name].reference
-            lines.append(
-                [f"`{name}`", verdict, evidence(name, rows), derivative(name), distributions(name),
-                 cost(name), reference]
-            )  # fmt: skip
-    head = ("", "unbiased", "measured", "needs ∂f/∂x", "distributions", "evaluations", "reference")
-    return table(head, lines)
+def facts(name: str) -> str:
+    """Return what else names.md says of an estimator."""
+    bias = "Unbiased" if unbiased(name, read("quality/estimators")) else "**Biased**"
+    use = derivative(name)
+    slopes = {"no": "", "yes": ", needs ∂f/∂x"}.get(use, f", needs ∂f/∂x {use}")
+    reference = ESTIMATORS[name].reference
+    return f"{bias}{slopes}; {distributions(name)}; {cost(name)}. *{reference}*"
 
 
 def problems(rows: list[Row]) -> dict[str, list[Row]]:
@@ -116,40 +106,38 @@ def problems(rows: list[Row]) -> dict[str, list[Row]]:
     }
 
 
-def number(value: float | None) -> str:
-    if not value:
-        return "" if value is None else "0"
-    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+def decoder(rows: list[Row]) -> str:
+    """Return mean squared errors on a trained decoder, a column per stage of training."""
+    rows = [row for row in selected(rows, part="dvae") if row["method"] in DECODER]
+    stages, lines = pivot(rows, "method", "problem", lambda row: f"{row['mse']:.2g}")
+    errors = {method: cells for method, *cells in lines}
+    return table(("", *stages), ([label, *errors[name]] for name, label in DECODER.items()))
 
 
-def results(rows: list[Row], verdicts: list[Row]) -> str:
-    """Return the table of one problem."""
-    lines = []
-    for row in rows:
-        bias = ""
-        if row.get("bias") is not None:
-            is_unbiased = unbiased(row["estimator"], verdicts)
-            bias = "none" if is_unbiased else f"**{row['bias']:.3f}**"
-        lines.append(
-            [f"`{row['estimator']}`", row["settings"] or "", f"{row['evaluations']:,}",
-             number(row["variance"]), bias, number(row["ms"]), number(row["merit"]),
-             row["trained"] or ""]
-        )  # fmt: skip
-    head = ("", "settings", "evaluations", "variance", "bias", "ms", "variance x evaluations")
-    return table((*head, "trained"), lines)
+def leaders(rows: list[Row], part: str) -> dict[str, list[str]]:
+    """Return the problems on which an estimator has the lowest variance with every seed."""
+    first: dict[str, set[str]] = {}
+    for (problem, _), group in grouped(selected(rows, part=part), "problem", "seed").items():
+        best = min(group, key=lambda row: row["variance"])
+        first.setdefault(problem, set()).add(best["method"].partition("(")[0])
+    won: dict[str, list[str]] = {}
+    for problem, names in first.items():
+        won.setdefault(min(names) if len(names) == 1 else "", []).append(problem)
+    return won
 
 
 def values() -> dict[str, object]:
-    rows = read("quality/estimators")
+    rows, contest = read("quality/estimators"), read("quality/contest")
     fine = [row for row in rows if row.get("unbiased") == "yes"]
+    small, large = leaders(contest, "contest"), leaders(contest, "large")
     return {
-        "registry": registry(rows),
         "count": len(fine),
         "error": f"{max(row['error'] for row in fine if row['how'] == 'enumeration'):.1e}",
         "z": f"{max(row['z'] for row in fine if row['how'] == 'z-test'):.1f}",
-        "problems": "\n\n".join(
-            f"### {name}\n\n{results(measured, rows)}" for name, measured in problems(rows).items()
-        ),
+        "decoder": decoder(read("quality/control_variates")),
+        "small": f"{len(small['MemoryCateR'])} of {sum(map(len, small.values()))}",
+        "large": f"{len(large['SlopeCateR'])} of {sum(map(len, large.values()))}",
+        "safe": suite.safe(suite.load()),
     }
 
 
@@ -173,8 +161,9 @@ def cost_of_precision(row: Row, rows: list[Row]) -> float:
     return float((row["variance"] + bias**2) * row["ms"])
 
 
-def picture(rows: list[Row], path: Path) -> None:
+def picture(path: Path) -> None:
     """Draw mean squared error x time of every estimator, a panel per problem, the best on top."""
+    rows = read("quality/estimators")
     measured = problems(rows)
     colours = {
         name: plt.get_cmap("tab10")(i)
@@ -182,10 +171,8 @@ def picture(rows: list[Row], path: Path) -> None:
         for name in names
     }
     height = 1.2 + 0.25 * max(map(len, measured.values()))
-    figure, panels = plt.subplots(
-        1, len(measured), figsize=(12, height), layout="constrained", squeeze=False
-    )
-    for axes, (problem, candidates) in zip(panels[0], measured.items(), strict=True):
+    figure, panels = plt.subplots(1, len(measured), figsize=(12, height), layout="constrained")
+    for axes, (problem, candidates) in zip(panels, measured.items(), strict=True):
         shown = [row for row in candidates if row["variance"] > 0 and row["estimator"] != "VIMCO"]
         shown.sort(key=lambda row: -cost_of_precision(row, rows))
         for i, row in enumerate(shown):
@@ -193,26 +180,23 @@ def picture(rows: list[Row], path: Path) -> None:
             face = colour if unbiased(row["estimator"], rows) else "white"
             error = cost_of_precision(row, rows)
             axes.plot([0, error], [i, i], color="#e5e7eb", linewidth=1, zorder=1)
-            style = {"color": face, "edgecolors": [colour], "linewidths": 1.8, "zorder": 2}
-            axes.scatter(error, i, 55, **style)
+            axes.scatter(error, i, 55, color=face, edgecolors=[colour], linewidths=1.8, zorder=2)
         axes.set_yticks(range(len(shown)), [label(row) for row in shown], fontsize=10)
         axes.set(xscale="log", ylim=(-0.7, len(shown) - 0.3))
         axes.set_title(problem, fontsize=12)
         axes.set_xlabel("mean squared error / ‖gradient‖² x milliseconds", fontsize=11)
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
+    marks = {family: {"color": colours[names[0]]} for family, names in families().items()}
+    del marks["enumeration"]
+    marks["biased (hollow)"] = {"markerfacecolor": "white", "markeredgecolor": "grey"}
     handles = [
-        plt.Line2D([], [], marker="o", linestyle="", color=colours[names[0]], label=family)
-        for family, names in families().items()
-        if family != "enumeration"
+        plt.Line2D([], [], marker="o", linestyle="", label=name, **style)
+        for name, style in marks.items()
     ]
-    handles.append(
-        plt.Line2D([], [], marker="o", linestyle="", markerfacecolor="white",
-                   markeredgecolor="grey", label="biased (hollow)")
-    )  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=11)
     figure.savefig(path, dpi=120)
 
 
 def figures() -> dict[str, object]:
-    return {"estimators.png": lambda path: picture(read("quality/estimators"), path)}
+    return {"estimators.png": picture, "suite.png": suite.picture}

@@ -1,48 +1,37 @@
 """The tables of from_gumbel_softmax.md, and what its code prints."""
 
-from collections.abc import Iterable
-from itertools import product
 from statistics import geometric_mean, mean
 
-from . import Row, distinct, grouped, read, selected, table
+from . import Row, grouped, read, selected, table
 from .compare import executed, fenced
 
-EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
-
-
-def cell(rows: Iterable[Row], estimator: str, steps: int, column: str) -> str:
-    """Return a number of the gradient's rows, in per cent for biases."""
-    (row,) = selected(rows, estimator=estimator, steps=steps)
-    if column == "variance":
-        return f"{row['variance']:.2g}"
-    text = f"{100 * row['bias']:.0f} ± {100 * row['bias_noise']:.0f} %"
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def bound(rows: Iterable[Row], estimator: str) -> str:
-    """Return the mean bound over seeds, and those of the seeds."""
-    bounds = [row["bound"] for row in selected(rows, estimator=estimator)]
-    if not bounds:
-        return ""
-    return f"{mean(bounds):.1f} ({', '.join(f'{value:.1f}' for value in bounds)})"
-
-
-def temperatures(rows: list[Row]) -> str:
-    gradient, training = (selected(rows, section=name) for name in ("gradient", "training"))
-    lines = []
-    for name in distinct(gradient, "estimator"):
-        columns = product((EARLY, LATE), ("bias", "variance"))
-        cells = [cell(gradient, name, steps, column) for steps, column in columns]
-        lines.append([f"`{name}`" if "(" in name else name, *cells, bound(training, name)])
-    head = ["", f"bias, step {EARLY}", "variance", f"bias, step {LATE}", "variance"]
-    return table([*head, "bound after training"], lines)
-
-
 MODELS = ("codebook", "codebook, KL", "signals", "two levels", "quantiser", "attention", "router")
+RACED = (
+    "StraightThrough(1)",
+    "GumbelSoftmax(1, hard=True)",
+    "GumbelSoftmax(1)",
+    "GappedStraightThrough(1)",
+    "ReinMax(1)",
+    "ReinMax, entropy bonus",
+    "GumbelRao(1, temperature=0.5)",
+    "MinimumVarianceStraightThrough(1)",
+)
+MEASURED = (
+    "F.gumbel_softmax, tau = 0.1",
+    "F.gumbel_softmax, tau = 0.5",
+    "F.gumbel_softmax, tau = 1.0",
+    "StraightThrough(1)",
+    "ReinMax(1)",
+    "MinimumVarianceStraightThrough(1)",
+)
+
+
+def shown(name: str) -> str:
+    return f"`{name}`" if name.endswith(")") else name
 
 
 def race(rows: list[Row]) -> str:
-    """Return a table of the estimators in the race of sampling layers, the safest first."""
+    """Return a table of the race of sampling layers, the safest estimators first."""
     best = {
         key: min(row["quality"] for row in runs)
         for key, runs in grouped(rows, "model", "seed").items()
@@ -58,15 +47,23 @@ def race(rows: list[Row]) -> str:
         cells = [f"{mean(row['quality'] for row in runs if row['model'] == m):.3g}" for m in MODELS]
         codes = mean(row["codes"] for row in runs if row["model"] == "codebook")
         cells[0] += f" ({codes:.0f})"
-        shown = f"`{name}`" if "(" in name else name
-        ends = (
-            f"{geometric_mean(ratios):.2f}",
-            f"{max(ratios):.2f}",
-            f"{geometric_mean(times):.2f}",
-        )
-        lines.append((geometric_mean(ratios), (shown, *cells, *ends)))
+        ends = (geometric_mean(ratios), max(ratios), geometric_mean(times))
+        if name in RACED:
+            lines.append((ends[0], [shown(name), *cells, *(f"{end:.2f}" for end in ends)]))
     head = ("", *MODELS, "typical", "worst", "time")
     return table(head, [line for _, line in sorted(lines)])
+
+
+def temperatures(rows: list[Row]) -> str:
+    """Return bias and variance early and late in training, and bounds after it."""
+    gradient, training = (selected(rows, section=name) for name in ("gradient", "training"))
+    lines = []
+    for name in MEASURED:
+        early, late = selected(gradient, estimator=name)
+        cells = [f"{100 * row['bias']:.0f} % / {row['variance']:.2g}" for row in (early, late)]
+        bound = mean(row["bound"] for row in selected(training, estimator=name))
+        lines.append([shown(name), *cells, f"{bound:.1f}"])
+    return table(("", "step 100: bias / variance", "step 2000", "bound"), lines)
 
 
 def overhead(rows: list[Row]) -> str:
@@ -76,11 +73,8 @@ def overhead(rows: list[Row]) -> str:
 
 
 def values() -> dict[str, object]:
-    rows = read("quality/temperatures")
     return {
-        "temperatures": temperatures(rows),
-        "repeats": f"{rows[0]['repeats']:.0f}",
-        "training_steps": f"{selected(rows, section='training')[0]['steps']:.0f}",
+        "temperatures": temperatures(read("quality/temperatures")),
         "race": race(read("quality/sampling_layers")),
         "overhead": overhead(read("speed/sample_cpu")),
     }

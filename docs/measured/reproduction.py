@@ -1,20 +1,21 @@
-"""The results of reproduction.md: the report's verdicts, tables and figures, in Markdown."""
+"""The verdicts, numbers and figures of reproduction.md."""
 
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from statistics import mean
 
 from catlog_experiments import records
 from catlog_experiments.report.claims import judge
 from catlog_experiments.report.figures import Picture, pictures
-from catlog_experiments.report.page import Section, sections
 from catlog_experiments.report.runs import Evidence
-from catlog_experiments.report.tables import Table
 
-from . import RESULTS, read, table
+from . import RESULTS, Row, grouped, read, table
 
 EXPERIMENTS = ("gradients", "optimisation", "dvae", "addition")
+FIGURES = ("gradients-pairwise", "dvae-time", "addition")
+DIGITS = (4, 8, 12, 16, 24, 32)
 
 
 @cache
@@ -23,35 +24,31 @@ def load() -> Evidence:
     return Evidence.from_rows(rows, read("speed/step_times_cuda"))
 
 
-def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")
-
-
-def table_text(content: Table) -> str:
-    lines = ([cell(row.get(name, "")) for name in content.header] for row in content.rows)
-    return f"*{content.caption}*\n\n{table(content.header, lines)}"
-
-
-def section_text(section: Section) -> str:
-    images = [f"![{picture.caption}](figures/{picture.name}.png)" for picture in section.pictures]
-    numbers = map(table_text, section.tables)
-    return "\n\n".join([f"### {section.title}", section.about, *images, *numbers])
+def additions(rows: list[Row]) -> str:
+    """Return the share of right sums after the last epoch, a column per number of digits."""
+    lines = []
+    for (name, samples), runs in grouped(rows, "estimator", "samples").items():
+        cells = []
+        for digits in DIGITS:
+            seeds = grouped([row for row in runs if row["digits"] == digits], "seed").values()
+            ends = [100 * run[-1]["accuracy"] for run in seeds]
+            cells.append(f"{mean(ends):.0f}" if ends else "")
+        lines.append([f"{name}, {samples} draws" if samples else name, *cells])
+    return table(("digits", *DIGITS), sorted(lines))
 
 
 def values() -> dict[str, object]:
     judged = judge(load())
-    lines = [
-        [cell(claim.says), f"**{verdict.outcome}**", cell(verdict.why)] for claim, verdict in judged
-    ]
-    shown = [section for section in sections(load()) if section.pictures]
     outcomes = Counter(verdict.outcome for _, verdict in judged)
     return {
         "claims": len(judged),
         "hold": outcomes["holds"],
         "do_not": outcomes["does not hold"],
         "untested": outcomes["not testable"],
-        "verdicts": table(("claim", "verdict", "why"), lines),
-        "sections": "\n\n".join(map(section_text, shown)),
+        "verdicts": table(
+            ("claim", "verdict"), ([claim.says, verdict.outcome] for claim, verdict in judged)
+        ),
+        "additions": additions(read("paper/addition")),
     }
 
 
@@ -60,4 +57,5 @@ def draw(picture: Picture, path: Path) -> None:
 
 
 def figures() -> dict[str, Callable[[Path], None]]:
-    return {f"{picture.name}.png": partial(draw, picture) for picture in pictures(load())}
+    shown = [picture for picture in pictures(load()) if picture.name in FIGURES]
+    return {f"{picture.name}.png": partial(draw, picture) for picture in shown}

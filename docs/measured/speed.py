@@ -1,26 +1,35 @@
 """The tables of speed.md."""
 
-from . import RESULTS, measurements, read
+from . import keyed, read, short, table
 
-MACHINES = {"cpu": "two CPU cores", "cuda": "H200"}
-SECTIONS = ("ceilings", "dvae", "categorical", "addition", "scaling", "exponents", "memory")
+METHODS = {
+    "IndeCateR, literal formula": "the paper's formula, literally",
+    "IndeCateR, black-box f": "`IndeCateR(2)`, a black-box f",
+    "IndeCateR, first-layer-linear": "`IndeCateR(2)`, `FirstLayerLinear`",
+    "RLOO-S": "`RLOO(2)`",
+    "RLOO-F": "`RLOO(800)`",
+    "GS-F": "`GumbelSoftmax(800, hard=True)`",
+    "storchastic, score function, n=800": "storchastic, score function, 800 draws",
+}
+COLUMNS = (("cpu", "eager"), ("cuda", "eager"), ("cuda", "compiled, captured"))
 
 
-def section(name: str) -> str:
-    """Return the tables of one section, a table per machine."""
-    tables = []
-    for device, machine in MACHINES.items():
-        file = f"speed/speed_{name}_{device}"
-        rows = read(file) if (RESULTS / f"{file}.csv").exists() else []
-        if name != "addition":  # elsewhere the column is constant
-            rows = [{key: cell for key, cell in row.items() if key != "problem"} for row in rows]
-        text = f"*{machine}*\n\n{measurements(rows)}" if rows else f"*{machine}*: not measured."
-        tables.append(text)
-    return "\n\n".join(tables)
+def autoencoder() -> str:
+    """Return the milliseconds of a step by method, machine and mode."""
+    rows = [
+        row | {"device": device}
+        for device in ("cpu", "cuda")
+        for row in read(f"speed/speed_dvae_{device}")
+    ]
+    cells = keyed(rows, "method", "device", "mode")
+    lines = []
+    for method, title in METHODS.items():
+        found = [cells.get((method, *column)) for column in COLUMNS]
+        evaluations = next(row["evaluations"] for row in found if row)
+        lines.append([title, evaluations, *(short(row["ms"]) if row else "" for row in found)])
+    head = ("", "evaluations", "two CPU cores, ms", "H200, ms", "H200, compiled, ms")
+    return table(head, lines)
 
 
 def values() -> dict[str, object]:
-    sections: dict[str, object] = {name: section(name) for name in SECTIONS}
-    for name in ("estimator_times", "shared_machine"):
-        sections[name] = measurements(read(f"speed/{name}"))
-    return sections
+    return {"dvae": autoencoder()}

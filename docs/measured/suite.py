@@ -1,4 +1,4 @@
-"""The tables and the heat map of suite.md: which estimator is best on which problem."""
+"""Every estimator on every problem of the suite, from results/quality/suite.csv."""
 
 from math import exp, log
 from pathlib import Path
@@ -7,22 +7,21 @@ from statistics import fmean
 import matplotlib.pyplot as plt
 import numpy as np
 
-from catlog import problems
-
 from . import Row, grouped, read, table
 
 EXACT = 1e-20  # a variance relative to the squared norm below this is rounding
 CLOSE = 2.0  # "close to the best" is below this ratio
+SHOWN = ("SlopeCateR", "IndeCateR-Latin", "IndeCateR-Table", "IndeCateR", "RLOO", "CritiCateR")
+SHOWN += ("SCateR", "Reinforce")
 
 
 def load() -> list[Row]:
-    """Return what was measured; `exact` marks estimates without error, `cost` is mean squared error
-    x time.
-    """
+    """Return what was measured."""
     return prepared([row for row in read("quality/suite") if row.get("variance") is not None])
 
 
 def prepared(rows: list[Row]) -> list[Row]:
+    """Add `cost`, mean squared error x time, and `exact`, which marks estimates without error."""
     for row in rows:
         squared_bias = 0.0 if row["unbiased"] else (row["bias"] or 0.0) ** 2
         row["exact"] = row["variance"] + squared_bias <= EXACT * row["norm"] ** 2
@@ -64,73 +63,22 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value < 1000 else f"1e{log(value, 10):.0f}"
 
 
-def best(rows: list[Row]) -> str:
-    """Return the table of the best and the second estimator on every problem."""
-    descriptions = problems.describe()
-    lines = []
-    for problem, group in grouped(rows, "problem").items():
-        start = [f"`{problem}`", descriptions[problem]]
-        ranked = sorted((row for row in group if row["unbiased"]), key=lambda row: row["cost"])
-        exact = [f"`{row['estimator']}`" for row in ranked if row["exact"]]
-        if exact:
-            lines.append([*start, ", ".join(exact) + ": exact", "", ""])
-            continue
-        first, second = ranked[:2]
-        error = sum(log(row["merit_high"] / row["merit"]) ** 2 for row in (first, second)) ** 0.5
-        ratio = second["cost"] / first["cost"]
-        interval = f"{ratio:.2f} ({ratio * exp(-error):.2f} to {ratio * exp(error):.2f})"
-        lines.append([*start, f"`{first['estimator']}`", f"`{second['estimator']}`", interval])
-    head = ("problem", "what it tests", "best", "second", "ratio, 95 % interval")
-    return table(head, lines)
-
-
-def least(rows: list[Row]) -> str:
-    """Return a list of who has the least variance on which problems."""
-    leaders: dict[str, list[str]] = {}
-    for problem, group in grouped(rows, "problem").items():
-        unbiased = [row for row in group if row["unbiased"]]
-        first, second = sorted(unbiased, key=lambda row: row["variance"])[:2]
-        if not first["exact"]:
-            clear = "" if second["variance_low"] > first["variance_high"] else " (not clearly)"
-            leaders.setdefault(first["estimator"], []).append(f"`{problem}`{clear}")
-    ranked = sorted(leaders.items(), key=lambda item: -len(item[1]))
-    return "\n".join(f"- `{name}` on {len(won)}: {', '.join(won)}." for name, won in ranked)
-
-
 def safe(rows: list[Row]) -> str:
-    """Return the table of unbiased estimators over all problems."""
+    """Return a table of unbiased estimators over all problems on which they can be used."""
     relative = ratios(rows)
     lines = []
     for name in order(rows)[0]:
-        ratio = {
-            problem: max(1.0, values[name])
-            for problem, values in relative.items()
-            if name in values
-        }
-        worst = max(ratio, key=lambda problem: ratio[problem])
-        mean = exp(fmean(map(log, ratio.values())))
-        close = sum(value < CLOSE for value in ratio.values())
-        lines.append(
-            [f"`{name}`", len(ratio), number(mean), number(ratio[worst]), f"`{worst}`", close]
-        )
-    head = ("", "problems", "mean ratio", "worst ratio", "worst on", f"below {CLOSE:g}")
-    return table(head, lines)
+        ratio = [max(1.0, values[name]) for values in relative.values() if name in values]
+        if name in SHOWN:
+            mean = number(exp(fmean(map(log, ratio))))
+            close = sum(value < CLOSE for value in ratio)
+            lines.append([f"`{name}`", len(ratio), mean, number(max(ratio)), close])
+    return table(("", "problems", "mean ratio", "worst ratio", f"below {CLOSE:g}"), lines)
 
 
-def values() -> dict[str, object]:
-    rows = load()
-    return {
-        "problems": len({row["problem"] for row in rows}),
-        "estimators": len({row["estimator"] for row in rows}),
-        "best": best(rows),
-        "least": least(rows),
-        "safe": safe(rows),
-        "close": f"{CLOSE:g}",
-    }
-
-
-def picture(rows: list[Row], path: Path) -> None:
+def picture(path: Path) -> None:
     """Draw the heat map: problems across, estimators down, unbiased ones first."""
+    rows = load()
     relative = ratios(rows)
     unbiased, biased = order(rows)
     names = unbiased + biased
@@ -161,7 +109,3 @@ def picture(rows: list[Row], path: Path) -> None:
     bar.set_ticks([0, 1, 2, 3], labels=["best", "10 x", "100 x", "1000 x"], fontsize=10)
     bar.set_label("mean squared error x time, relative to the best unbiased estimator", fontsize=11)
     figure.savefig(path, dpi=150)
-
-
-def figures() -> dict[str, object]:
-    return {"suite.png": lambda path: picture(load(), path)}

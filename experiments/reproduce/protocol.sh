@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The published protocols of autoencoders (docs/protocol.md). Needs one GPU, and CATLOG_DATA or a
+# The published protocols of autoencoders (docs/race.md). Needs one GPU, and CATLOG_DATA or a
 # network. `python -m benchmarks.protocol --help` says how to choose runs; complete ones are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

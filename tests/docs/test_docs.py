@@ -22,7 +22,7 @@ PACKAGES = (
 
 PAGES_WITH_CODE = (
     "index", "choose", "fast_functions", "structured", "black_box", "scaling", "advantages",
-    "from_storchastic", "from_tfp", "programs", "own_distribution", "shapes", "layers", "policies",
+    "programs", "peers", "own_distribution", "shapes", "layers", "policies",
     "in_practice", "mixed",
 )  # fmt: skip
 
