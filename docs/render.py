@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="run the code of the pages, too")
     options = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
-    NAMES.write_text(reference.names_page(NAMES.read_text("utf-8")), encoding="utf-8")
+    NAMES.write_text(reference.names_page(NAMES.read_text(encoding="utf-8")), encoding="utf-8")
     for name in options.pages or MODULES:
         path = DOCS / f"{name}.md"
         if path.exists():
