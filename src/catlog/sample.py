@@ -141,6 +141,7 @@ def gumbel_softmax(
         dim: the dimension of the categories.
         estimator: one that :func:`sample` takes, such as ``ReinMax()``; None: torch's function.
 
+    >>> from catlog import ReinMax
     >>> logits = torch.zeros(5, 3, requires_grad=True)
     >>> y = gumbel_softmax(logits, tau=0.5, hard=True, estimator=ReinMax())
     >>> y.shape, y.sum(-1).tolist()

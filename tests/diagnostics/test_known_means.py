@@ -57,6 +57,13 @@ def test_a_wrong_mean_is_found(mean, message):
     assert message in str(error.value)
 
 
+def test_values_are_checked_after_a_compilation(monkeypatch):
+    """The first torch.compile of a process switches torch's default off."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
+    with pytest.raises(ValueError, match="must return finite numbers"):
+        compare(Bits(lambda probs: probs.sum(-1) * torch.nan), bits(2))
+
+
 def test_large_problems_have_an_exact_reference():
     logits = torch.zeros(2, 40, 10)
     q = Independent(Categorical(logits=logits), 1)

@@ -410,7 +410,7 @@ BAD = {
     r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1": lambda: Prompted(
         Attention(), zeros(2, 0).long()
     ),
-    r"`mask` must be bool of the prompts' shape \(2, 1\)": lambda: Prompted(
+    r"`mask` must have the shape of `prompts`, \(2, 1\)": lambda: Prompted(
         Attention(), zeros(2, 1).long(), torch.ones(2, 2).bool()
     ),
     "non-empty list of non-empty lists": lambda: left_padded([[1], []]),

@@ -680,10 +680,11 @@ def test_the_check_is_skipped_where_python_may_not_look() -> None:
 
 
 def test_networks_are_always_called_with_rows() -> None:
-    """The Policy of docs/structured.md needs a leading dimension, as documented."""
-    page = (Path(__file__).parents[2] / "docs" / "structured.md").read_text(encoding="utf-8")
+    """The Policy of docs/policies.md needs a leading dimension, as documented."""
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(next(block for block in blocks if "class Policy" in block), names)
     q = names["q"]
     assert isinstance(q, Autoregressive)
     assert q.log_prob(q.sample()).shape == ()

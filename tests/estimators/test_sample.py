@@ -335,7 +335,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("`bits` must be True or False, but 1 was given", lambda: sample(Z, bits=1)),
     (r"`x` must be a draw in the shape .*\(2, 3\), but \(3,\)", lambda: sample(Z, x=Z[0])),
     ("x must hold one-hot vectors", lambda: sample(Z, x=Z)),
-    (r"noise: ReinMax used all but 1 .*else give `x` or", lambda: sample(Z, noise=Z)),
+    (r"noise: StraightThrough used all but 1 .*else give `x` or", lambda: sample(Z, noise=Z)),
     ("x: GumbelSoftmax cannot use it; give `noise` or", lambda: sample(Z, GumbelSoftmax(), x=Z)),
     *(
         (r"generator must be a torch\.Generator or None", lambda E=E: sample(Z, E, generator=3))

@@ -284,7 +284,8 @@ def rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
 
     torch normalises the logits of a Categorical. A second time changes neither them nor gradients.
     """
-    validate = q._validate_args
+    # As the user gave it: the first torch.compile of a process switches torch's default off.
+    validate = q.__dict__.get("_validate_args")
     if isinstance(q, Independent):
         inner = rebuilt(q.base_dist, parameter)
         return Independent(inner, q.reinterpreted_batch_ndims, validate_args=validate)
