@@ -7,16 +7,7 @@
 """
 
 from ..core.checks import check_choice
-from . import (  # noqa: F401  # each registers its problems
-    additive,
-    autoencoder,
-    pairwise,
-    parity,
-    random_networks,
-    sequences,
-    sets,
-    sums,
-)
+from . import analytic, autoencoder  # noqa: F401  # each registers its problems
 from .problem import PROBLEMS, SIZES, Problem, Reference, Size, summary
 
 

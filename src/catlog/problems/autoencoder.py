@@ -4,6 +4,7 @@ Its images need ``pip install 'catlog[problems]'``.
 """
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .cache import cache_folder, load_or_make
 from .mlp import glorot, mlp
-from .problem import Problem, Size, bits, black_box, problem
+from .problem import Problem, Size, bits, black_box, load_or_make, problem
 
 VERSION = 2  # of the files in the cache
 # The layers of the encoder; the decoder is its mirror image.
@@ -66,7 +66,8 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
     """Return the encoder, minus the log-likelihood as f, the images and the cache folder."""
     train, test = _digits()
-    folder = cache_folder() / "problems"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.environ.get("CATLOG_CACHE") or f"{cache}/catlog").expanduser() / "problems"
     file = folder / f"dvae-{VERSION}-{size}-{seed}.pt"
     state = load_or_make(file, lambda: _train(train, size, seed))
     model = _model(size)

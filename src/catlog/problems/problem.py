@@ -1,27 +1,31 @@
 """A test problem (a function, a distribution and the right gradient) and the registry."""
 
 import hashlib
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import prod
 from pathlib import Path
-from typing import Literal
+from pickle import UnpicklingError
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
+from ..core.abilities import HasMean
 from ..core.checks import readable
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.view import view
 from ..diagnostics.moments import Moments
 from ..estimators import Exact
-from .cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
+DAMAGES = (OSError, RuntimeError, EOFError, ValueError, UnpicklingError)  # of a file
 How = Literal["closed form", "enumeration", "pooled"]
 
 
@@ -45,18 +49,6 @@ class Reference:
     @property
     def exact(self) -> bool:
         return self.how != "pooled"
-
-    def packed(self) -> dict[str, Tensor]:
-        """Return a pooled reference as named tensors."""
-        tensors = (self.value, *self.gradient, *self.error)
-        return {str(number): tensor for number, tensor in enumerate(tensors)}
-
-    @staticmethod
-    def unpacked(packed: dict[str, Tensor]) -> "Reference":
-        """Invert :meth:`packed`."""
-        value, *parts = packed.values()
-        parameters = len(parts) // 2
-        return Reference(value, tuple(parts[:parameters]), tuple(parts[parameters:]), "pooled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +134,8 @@ class Problem:
         if self.cache is None:
             return self.pool(E, self.calls, watch)
         settings = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
-        path = self.cache / f"{self.name}-{self.calls}-{settings}.pt"
-        packed = load_or_make(path, lambda: self.pool(E, self.calls, watch).packed())
-        return Reference.unpacked(packed)
+        path = self.cache / f"reference-{self.name}-{self.calls}-{settings}.pt"
+        return Reference(**load_or_make(path, lambda: vars(self.pool(E, self.calls, watch))))
 
     def _differentiated(self, value: Tensor, how: How) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
@@ -227,11 +218,38 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def at_means(f: Function) -> Function:
-    """Return the expectation of an f that is linear in every bit, as a function of the logits."""
-    return lambda logits: f(logits.sigmoid())
+def at_means(f: Function, distribution: Callable[..., Distribution]) -> Function:
+    """Return the expectation of an f that is linear in every variable, from the parameters."""
+    return lambda *parameters: f(distribution(*parameters).mean)
+
+
+def own_mean(f: HasMean, distribution: Callable[..., Distribution]) -> Function:
+    """Return the expectation of an f that knows it, as a function of the parameters."""
+    return lambda *parameters: f.expectation(distribution(*parameters))
 
 
 def black_box(f: Function) -> Function:
     """Return f without its table, for points with any number of dimensions before the batch."""
     return lambda x: f(x.unsqueeze(0)).squeeze(0)
+
+
+def load_or_make(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the tensors in ``path``; if it is missing or damaged, call ``make`` and save them."""
+    try:
+        loaded: dict[str, Any] = torch.load(path, weights_only=True)
+        return loaded
+    except DAMAGES:
+        tensors = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        with part.open("wb") as file:  # given a path, torch raises no OSError
+            torch.save(tensors, file)
+        os.replace(part, path)  # in one step: a reader sees the whole file or none
+    except OSError as error:
+        warnings.warn(
+            f"{path} could not be written ({error}), so its content is computed every time. Set "
+            "the environment variable CATLOG_CACHE to a folder that can be written to.",
+            stacklevel=2,
+        )
+    return tensors
