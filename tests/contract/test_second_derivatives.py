@@ -10,9 +10,8 @@ from torch.func import hessian, jacfwd, jacrev
 import catlog
 from catlog.core.estimator import TWICE
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case
-from catlog.testing.battery import home
 from catlog.testing.enumeration import all_outcomes
-from catlog.testing.settings import select
+from catlog.testing.settings import home, select
 
 F = FUNCTIONS["sine"]
 

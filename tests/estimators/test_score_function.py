@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from catlog import RLOO
+from catlog import RLOO, Reinforce
 from catlog.estimators import BBVI, NVIL, VIMCO, MovingAverageBaseline
-from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from support.enumerated import gradients
 from support.gradients import assert_same
 from support.more_cases import MORE_CATEGORIES
@@ -61,6 +61,17 @@ def test_the_moving_average_weighs_earlier_calls_by_the_decay() -> None:
         baseline(torch.tensor([value], dtype=torch.float64))
     wanted = (0.8 * 4.0 + 8.0) / 1.8
     assert baseline(torch.zeros(1)).item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_reinforce_is_unbiased_while_its_baseline_moves() -> None:
+    """A call uses the mean of earlier calls only."""
+    f, baseline = FUNCTIONS["sine"], MovingAverageBaseline(decay=0.5).double()
+    baseline(torch.full((3,), 4.0, dtype=torch.float64))
+    mean = baseline.mean / baseline.weight
+    got = expectation(Reinforce(1, baseline=baseline), BITS, f, PARAMETER)
+    assert_close(got, expectation(Reinforce(1, baseline=4.0), BITS, f, PARAMETER))
+    assert_close(got, expected(BITS, f, PARAMETER), rtol=0, atol=1e-12)
+    assert baseline.mean / baseline.weight != mean
 
 
 ALL_CASES = CASES | MORE_CATEGORIES

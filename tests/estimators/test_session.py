@@ -11,8 +11,7 @@ from torch.distributions import Distribution
 from torch.testing import assert_close
 
 import catlog
-from catlog.testing.battery import home
-from catlog.testing.settings import estimators
+from catlog.testing.settings import estimators, home
 
 
 def f(x: Tensor) -> Tensor:

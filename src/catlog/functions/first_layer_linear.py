@@ -170,13 +170,13 @@ class FirstLayerLinear(OwnTable):
                 "FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, "
                 f"but {network!r} was given."
             )
+        event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
+        for name, count in (("categories", categories), ("event_dims", event_dims)):
+            check_count("FirstLayerLinear", name, count)
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
         if precision is not None:
             check_choice("FirstLayerLinear", "precision", precision, ("half", "float32"))
-        check_count("FirstLayerLinear", "categories", categories)
-        if event_dims is not None:
-            check_count("FirstLayerLinear", "event_dims", event_dims)
         if precision == "half" and catlog_kernels is None:
             raise ImportError(
                 "FirstLayerLinear: `precision` must be None or 'float32' without the package "
@@ -189,7 +189,7 @@ class FirstLayerLinear(OwnTable):
         self.chunk_size = chunk_size
         self.categories = categories
         self.precision = precision
-        self.event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
+        self.event_dims = event_dims
         self._check_network()
 
     def _check_network(self) -> None:

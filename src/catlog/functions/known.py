@@ -1,14 +1,15 @@
 """A part of f with a known mean, as a control variate for the whole."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..core.abilities import has_mean
+from ..core.abilities import HasTable, has_mean, has_table
 from ..core.checks import check_function, check_number
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import Factors, IndependentFactors
@@ -106,9 +107,6 @@ class Known(nn.Module):
                 f"not know it for {type(q).__name__}."
             )
         (coefficient,) = frozen(self, self.coefficient.to(mean.dtype))
-        has_table = hasattr(self.f, "neighbours") and hasattr(self.part, "neighbours")
-        if has_table and isinstance(law, IndependentFactors):
-            return _DifferenceWithTable(self, coefficient[0], mean, law)
         return _Difference(self, coefficient[0], mean, law)
 
     @torch.no_grad()
@@ -149,26 +147,26 @@ class _Difference:
             self.known.learn(values - values.mean(0), parts - parts.mean(0))
         return fx - self.coefficient * (gx - self.mean)
 
-
-class _DifferenceWithTable(_Difference):
-    """The same for two functions with tables."""
-
-    law: IndependentFactors
-
     @property
     def lasting(self) -> Known:
         """What stands for the function between calls, so that its table is compared with f once."""
         return self.known
 
-    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        chosen = () if variables is None else (variables,)
-        f, part = cast(Any, self.known.f), cast(Any, self.known.part)
-        f_table = _floats(f.neighbours(x.clone(), *chosen), self.mean)
-        table = _floats(part.neighbours(x, *chosen), self.mean)
+    @property
+    def neighbours(self) -> Callable[..., Tensor] | None:
+        """The difference of the tables, where f and the part have one."""
+        have_tables = has_table(self.known.f) and has_table(self.known.part)
+        return self._neighbours if have_tables else None
+
+    def _neighbours(self, x: Tensor, *variables: Variables) -> Tensor:
+        f, part = cast(HasTable, self.known.f), cast(HasTable, self.known.part)
+        f_table = _floats(f.neighbours(x.clone(), *variables), self.mean)
+        table = _floats(part.neighbours(x, *variables), self.mean)
         if self.law.outputs == 0 and learns(self.known, f_table):
+            assert isinstance(self.law, IndependentFactors)
             probs = self.law.probs.detach().expand(x.shape[:1] + self.law.probs.shape)
-            if variables is not None:
-                rows = variables.unsqueeze(-1).expand(*variables.shape, probs.shape[-1])
+            if variables:
+                rows = variables[0].unsqueeze(-1).expand(*variables[0].shape, probs.shape[-1])
                 probs = probs.gather(-2, rows)
             self.known.learn(_deviations(f_table, probs), _deviations(table, probs), probs)
         batch, outputs = self.mean.shape, self.mean.shape[self.mean.dim() - self.law.outputs :]

@@ -13,7 +13,7 @@ from catlog.core.view import view
 
 from .cases import CASES, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import expected
-from .settings import chosen_per_draw, supports, tape
+from .settings import chosen_per_draw, labelled, supports, tape
 
 FALSE_ALARMS = 1e-6  # probability that a z-test rejects an unbiased estimator
 MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
@@ -30,11 +30,6 @@ def z_limit(numbers: int) -> float:
     return NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * numbers))
 
 
-def home(E: Estimator[Any]) -> Case:
-    """Return a case that E takes: of three categories where it can."""
-    return CASES["one-hot" if supports(E, "one-hot") else "bits"]
-
-
 def takes(E: Estimator[Any], case: Case) -> bool:
     """Return whether E takes the distribution of the case."""
     d = view(case.distribution(case.theta)).d
@@ -43,14 +38,8 @@ def takes(E: Estimator[Any], case: Case) -> bool:
 
 def pairs(selected: Mapping[str, Estimator[Any]], names: Iterable[str] = CASES) -> list[object]:
     """Return each estimator with each of the cases that it takes, as parameters for pytest."""
-    import pytest  # needed only where tests are collected
-
-    return [
-        pytest.param(E, CASES[name], id=f"{label}-{name}")
-        for label, E in selected.items()
-        for name in names
-        if takes(E, CASES[name])
-    ]
+    every = ((label, E, CASES[name]) for label, E in selected.items() for name in names)
+    return labelled({f"{n}-{case.name}": (E, case) for n, E, case in every if takes(E, case)})
 
 
 def few_outcomes(E: Estimator[Any], case: Case) -> bool:

@@ -36,14 +36,8 @@ class Case:
     @property
     def kind(self) -> Kind:
         """The kind of distribution, as in an estimator's ``supports``."""
-        kinds = {
-            "bits": Kind.BITS,
-            "integer": Kind.INDEX,
-            "one-hot": Kind.ONE_HOT,
-            "masked": Kind.MIXED,
-            "mixed": Kind.MIXED,
-        }
-        return next(kind for word, kind in kinds.items() if word in self.name)
+        kinds = {"bits": Kind.BITS, "integer": Kind.INDEX, "one-hot": Kind.ONE_HOT}
+        return next((kind for word, kind in kinds.items() if word in self.name), Kind.MIXED)
 
     def function(self, name: str) -> Callable[[Tensor], Tensor]:
         """Return one of ``FUNCTIONS`` as a function of points."""
@@ -69,15 +63,20 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
-def _independent(
+def _many(
     kind: Callable[..., Distribution], parameter: str = "logits", dims: int = 1
 ) -> Callable[[Tensor], Distribution]:
+    """Return how to make independent variables of this kind."""
     return lambda theta: Independent(kind(**{parameter: theta}), dims)
 
 
 def _masked(logits: Tensor) -> Distribution:
     impossible = torch.tensor([[False, False, True], [True, False, False]])
     return Independent(Categorical(logits=logits.masked_fill(impossible, -torch.inf)), 1)
+
+
+def _mixed(logits: Tensor) -> Distribution:
+    return Categoricals(logits, (3, 2))
 
 
 def _with_squares(x: Tensor) -> Tensor:
@@ -88,61 +87,40 @@ def _from_index(x: Tensor) -> Tensor:
     return one_hot(x, 3).flatten(-2).double()
 
 
-BITS = grid(2, 2, 2).double()
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(-2)
+
+
+BITS, PAIRS = grid(2, 2, 2).double(), grid(3, 3)
 POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
+ROW, LOGITS = normals(3), normals(2, 3)
 
 # Bits, integers and one-hot vectors, by logits and by probabilities, two event dimensions, a
 # single variable, masked categories, different numbers of categories.
-CASES = {
-    case.name: case
-    for case in (
-        Case("bits", normals(3), _independent(Bernoulli), BITS, _with_squares),
-        Case(
-            "bits by probs",
-            normals(3).sigmoid(),
-            _independent(Bernoulli, "probs"),
-            BITS,
-            _with_squares,
-        ),
-        Case(
-            "bits, two event dims",
-            normals(1, 2),
-            _independent(Bernoulli, dims=2),
-            grid(2, 2).double().view(4, 1, 2),
-            lambda x: x.flatten(-2) @ normals(2, 6, seed=5),
-        ),
-        Case("integers", normals(2, 3), _independent(Categorical), grid(3, 3), _from_index),
-        Case(
-            "integers by probs",
-            normals(2, 3).exp(),
-            _independent(Categorical, "probs"),
-            grid(3, 3),
-            _from_index,
-        ),
-        Case(
-            "one integer",
-            normals(3),
-            lambda logits: Categorical(logits=logits),
-            torch.arange(3),
-            lambda x: one_hot(x, 3).double() @ normals(3, 6, seed=6),
-        ),
-        Case(
-            "one-hot",
-            normals(2, 3),
-            _independent(OneHotCategorical),
-            torch.eye(3).double()[grid(3, 3)],
-            lambda x: x.flatten(-2),
-        ),
-        Case("masked", normals(2, 3), _masked, POSSIBLE, _from_index),
-        Case(
-            "mixed cardinalities",
-            normals(2, 3),
-            lambda logits: Categoricals(logits, (3, 2)),
-            grid(3, 2),
-            _from_index,
-        ),
-    )
-}
+_CASES = [
+    Case("bits", ROW, _many(Bernoulli), BITS, _with_squares),
+    Case("bits by probs", ROW.sigmoid(), _many(Bernoulli, "probs"), BITS, _with_squares),
+    Case(
+        "bits, two event dims",
+        normals(1, 2),
+        _many(Bernoulli, dims=2),
+        grid(2, 2).double().view(4, 1, 2),
+        lambda x: x.flatten(-2) @ normals(2, 6, seed=5),
+    ),
+    Case("integers", LOGITS, _many(Categorical), PAIRS, _from_index),
+    Case("integers by probs", LOGITS.exp(), _many(Categorical, "probs"), PAIRS, _from_index),
+    Case(
+        "one integer",
+        ROW,
+        lambda logits: Categorical(logits=logits),
+        torch.arange(3),
+        lambda x: one_hot(x, 3).double() @ normals(3, 6, seed=6),
+    ),
+    Case("one-hot", LOGITS, _many(OneHotCategorical), torch.eye(3).double()[PAIRS], _flat),
+    Case("masked", LOGITS, _masked, POSSIBLE, _from_index),
+    Case("mixed cardinalities", LOGITS, _mixed, grid(3, 2), _from_index),
+]
+CASES = {case.name: case for case in _CASES}
 
 PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
 _WEIGHTS = normals(6, seed=1)

@@ -77,8 +77,14 @@ def intervals(ends: Tensor) -> tuple[Tensor, Tensor]:
     return (ends[1:] + ends[:-1]) / 2, ends.diff()
 
 
-def expectation(E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor) -> Moments:
-    """Return the expectation of the estimator's value and gradients over all outcomes."""
+def expectation(
+    E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor, w: Tensor | None = None
+) -> Moments:
+    """Return the expectation of the estimator's value and gradients over all outcomes.
+
+    With many outputs, those of their sum with the weights w.
+    """
+    w = torch.ones((), dtype=torch.float64) if w is None else w
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
 
     def black_box(x: Tensor) -> Tensor:
@@ -86,7 +92,8 @@ def expectation(E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor) ->
 
     injected, weight = all_outcomes(E, case)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
-    return with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
+    value = E(black_box, q, outputs=w.dim(), **injected)
+    return with_gradients((weight.view(-1, *[1] * w.dim()) * w * value).sum(), theta, c)
 
 
 def all_outcomes(E: Estimator[Any], case: Case) -> tuple[dict[str, Any], Tensor]:

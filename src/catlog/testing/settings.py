@@ -1,6 +1,7 @@
 """The settings with which every estimator of the registry is judged."""
 
 import sys
+from collections.abc import Mapping
 from copy import deepcopy
 from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Distribution
 
 import catlog
 from catlog.core.categories import Kind
@@ -19,80 +20,55 @@ from catlog.core.randomness import Randomness
 from catlog.core.view import view
 from catlog.estimators import ESTIMATORS
 
+from .cases import CASES, Case
+
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
 NOISY: dict[tuple[type, str], bool] = {}  # by class and settings: asked often while collecting
 
-VARIANTS: dict[str, list[dict[str, object]]] = {
-    "Exact": [{}, {"chunk_size": 2}],
-    "Reinforce": [{"samples": 1}, {"samples": 2, "baseline": 0.7}],
-    "RLOO": [{"samples": 2}, {"samples": 3}],
-    "NVIL": [{"samples": 1}, {"samples": 2}],
-    "BBVI": [{"samples": 2}, {"samples": 3}],
-    "MuProp": [{"samples": 1}, {"samples": 2}],
-    "REBAR": [{"samples": 1}, {"samples": 2, "temperature": 0.2}],
-    "RELAX": [{"samples": 4}],
-    "DoubleCV": [{"samples": 2, "alpha": 0.7}, {"samples": 3, "alpha": -0.4}],
-    "RODEO": [
-        {"samples": 2, "alpha": -0.6, "beta": 0.4},
-        {"samples": 3, "alpha": 0.3, "beta": -0.2},
-    ],
-    "IndeCateR": [
-        {"samples": 1},
-        {"samples": 2, "chunk_size": 3},
-        {"samples": 1, "per_variable": True},
-        {"samples": 2, "per_variable": True, "chunk_size": 1},
-        {"samples": 2, "variables": 1},
-        {"samples": 1, "variables": 2, "chunk_size": 2},
-        {"samples": 2, "variables": 2, "control": "none"},
-    ],
-    "SCateR": [{"samples": 1}, {"samples": 2, "chunk_size": 3}, {"samples": 1, "variables": 1}],
-    "CritiCateR": [
-        {"samples": 2},
-        {"samples": 3, "folds": 3},
-        {"samples": 3, "folds": 2, "ridge": 0.1},
-    ],
-    "SlopeCateR": [
-        {"samples": 2},
-        {"samples": 2, "corrections": 1},
-        {"samples": 1, "corrections": 3},
-        {"samples": 2, "corrections": 3, "pairs": True},
-    ],
-    "MemoryCateR": [{"samples": 2}, {"samples": 3, "size": 5}],
-    "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],
-    "RAM": [{"samples": 1}],
-    "ARM": [{"samples": 1}, {"samples": 2}],
-    "DisARM": [{"samples": 1}, {"samples": 2}],
-    "ARMS": [{"samples": 2}, {"samples": 3}],
-    "ARSM": [{"samples": 1}, {"samples": 2}],
-    "CARMS": [{"samples": 2}, {"samples": 4}],
-    "DisARMTree": [{"samples": 1}, {"samples": 2, "tree": "stick"}],
-    "VIMCO": [{"samples": 2}, {"samples": 3}],
-    "UnorderedSet": [{"samples": 2}, {"samples": 3}],
-    "SumAndSample": [{"top": 2}, {"top": 1, "samples": 3}],
-    "MAPO": [{"size": 2}, {"size": 3, "samples": 3, "maximise": False}],
-    "StraightThrough": [{"samples": 1}, {"samples": 2}],
-    "SIMPLE": [{"samples": 1}],
-    "GumbelSoftmax": [{"samples": 2}, {"samples": 2, "hard": True, "temperature": 0.5}],
-    "GumbelRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 0.5}],
-    "ReinMax": [{"samples": 1}, {"samples": 2, "temperature": 1.3}],
-    "ReinMaxRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 1.5}],
-    "ReinMaxCV": [
-        {"samples": 2},
-        {"samples": 1, "noise_samples": 3, "temperature": 0.5, "control_weight": 1.0},
-    ],
-    "GappedStraightThrough": [{"samples": 1}, {"samples": 2, "gap": None, "temperature": 0.7}],
-    "DecoupledStraightThrough": [
-        {"samples": 2},
-        {"samples": 1, "forward_temperature": 0.7, "backward_temperature": 1.5},
-    ],
-    "MinimumVarianceStraightThrough": [{"samples": 1}, {"samples": 2, "bias_weight": 1.0}],
-    "ReDGE": [{"samples": 2}, {"samples": 1, "steps": 2, "last_time": 0.9}],
-    "DARN": [{"samples": 1}, {"samples": 2, "order": 1}],
-    "IMLE": [{"samples": 2}, {"samples": 3, "step": 2.0}],
-    "DirectOptimisation": [{"samples": 2}, {"samples": 3, "epsilon": -2.0, "chunk_size": 2}],
-}
+# Names of classes, and the settings in which each of them is judged. An estimator that is not here
+# is judged without arguments.
+TABLE = """
+Exact: | chunk_size=2
+Reinforce: samples=1 | samples=2, baseline=0.7
+RLOO BBVI ARMS VIMCO UnorderedSet: samples=2 | samples=3
+NVIL MuProp ARM DisARM ARSM StraightThrough: samples=1 | samples=2
+REBAR: samples=1 | samples=2, temperature=0.2
+RELAX: samples=4
+DoubleCV: samples=2, alpha=0.7 | samples=3, alpha=-0.4
+RODEO: samples=2, alpha=-0.6, beta=0.4 | samples=3, alpha=0.3, beta=-0.2
+IndeCateR: samples=1 | samples=2, chunk_size=3 | samples=1, per_variable=True
+IndeCateR: samples=2, per_variable=True, chunk_size=1 | samples=2, variables=1
+IndeCateR: samples=1, variables=2, chunk_size=2 | samples=2, variables=2, control='none'
+SCateR: samples=1 | samples=2, chunk_size=3 | samples=1, variables=1
+CritiCateR: samples=2 | samples=3, folds=3 | samples=3, folds=2, ridge=0.1
+SlopeCateR: samples=2 | samples=2, corrections=1 | samples=1, corrections=3
+SlopeCateR: samples=2, corrections=3, pairs=True
+MemoryCateR: samples=2 | samples=3, size=5
+LEG: samples=1 | samples=2, chunk_size=3
+RAM SIMPLE: samples=1
+CARMS: samples=2 | samples=4
+DisARMTree: samples=1 | samples=2, tree='stick'
+SumAndSample: top=2 | top=1, samples=3
+MAPO: size=2 | size=3, samples=3, maximise=False
+GumbelSoftmax: samples=2 | samples=2, hard=True, temperature=0.5
+GumbelRao: samples=2 | samples=1, noise_samples=3, temperature=0.5
+ReinMax: samples=1 | samples=2, temperature=1.3
+ReinMaxRao: samples=2 | samples=1, noise_samples=3, temperature=1.5
+ReinMaxCV: samples=2 | samples=1, noise_samples=3, temperature=0.5, control_weight=1.0
+GappedStraightThrough: samples=1 | samples=2, gap=None, temperature=0.7
+DecoupledStraightThrough: samples=2 | samples=1, forward_temperature=0.7, backward_temperature=1.5
+MinimumVarianceStraightThrough: samples=1 | samples=2, bias_weight=1.0
+ReDGE: samples=2 | samples=1, steps=2, last_time=0.9
+DARN: samples=1 | samples=2, order=1
+IMLE: samples=2 | samples=3, step=2.0
+DirectOptimisation: samples=2 | samples=3, epsilon=-2.0, chunk_size=2
+"""
+VARIANTS: dict[str, list[dict[str, object]]] = {}
+for names, settings in (line.split(":") for line in TABLE.strip().split("\n")):
+    for name in names.split():
+        VARIANTS.setdefault(name, []).extend(eval(f"dict({x})") for x in settings.split("|"))
 
 
 def select(**wanted: object) -> dict[str, Estimator[Any]]:
@@ -111,19 +87,21 @@ def select(**wanted: object) -> dict[str, Estimator[Any]]:
     return selected
 
 
-def estimators(**wanted: object) -> list[object]:
-    """Return :func:`select`'s estimators as parameters for pytest."""
+def labelled(cases: Mapping[str, tuple[object, ...]]) -> list[object]:
+    """Return cases as parameters for pytest, under their names."""
     import pytest  # needed only where tests are collected
 
-    return [pytest.param(E, id=label) for label, E in select(**wanted).items()]
+    return [pytest.param(*values, id=label) for label, values in cases.items()]
+
+
+def estimators(**wanted: object) -> list[object]:
+    """Return :func:`select`'s estimators as parameters for pytest."""
+    return labelled({label: (E,) for label, E in select(**wanted).items()})
 
 
 def one_of_each() -> list[object]:
     """Return every estimator in the first of its settings, as parameters for pytest."""
-    import pytest
-
-    first = {name: cls(**VARIANTS.get(name, [{}])[0]) for name, cls in ESTIMATORS.items()}
-    return [pytest.param(E, id=name) for name, E in first.items()]
+    return labelled({n: (cls(**VARIANTS.get(n, [{}])[0]),) for n, cls in ESTIMATORS.items()})
 
 
 def continuous(E: Estimator[Any]) -> bool:
@@ -143,9 +121,9 @@ def has_noise(E: Estimator[Any]) -> bool:
 
 
 def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
-    """Return what a call of E draws, by name and shape; from two variables where q is not given."""
+    """Return what a call of E draws, by name and shape; without q, from its :func:`home`."""
     if q is None:
-        q = _small(E)
+        q = home(E).distribution(home(E).theta)
     factors = view(q, 0, E.accepts, type(E).__name__)
     draw = Randomness(factors, generator=torch.Generator())
 
@@ -157,11 +135,9 @@ def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tu
     return draw.taken
 
 
-def _small(E: Estimator[Any]) -> Distribution:
-    """Return a distribution of two variables that E takes."""
-    if Kind.ONE_HOT in E.supports:
-        return Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
-    return Independent(Bernoulli(logits=torch.zeros(2)), 1)
+def home(E: Estimator[Any]) -> Case:
+    """Return a case that E takes: of three categories where it can."""
+    return CASES["one-hot" if supports(E, "one-hot") else "bits"]
 
 
 def chosen_per_draw(E: Estimator[Any]) -> int:

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import catlog
 from catlog.core.estimator import Estimator
 
 from .battery import few_outcomes, pairs
 from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
-from .enumeration import all_outcomes, outcomes, with_gradients
-from .settings import estimators, select, tape
+from .enumeration import expectation, expected
+from .settings import estimators, select
 
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
 
@@ -73,54 +72,12 @@ def test_unbiased_for_a_mixture_of_outputs(
     if not few_outcomes(E, case):
         pytest.skip("too many outcomes")
     f, w = with_outputs(shape), weights(shape)
-    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-    probabilities = case.probabilities(theta).view(-1, *[1] * len(shape))
-    expectations = (probabilities * f(case.features(case.points), c)).sum(0)
-    exact = with_gradients((w * expectations).sum(), theta, c)
-    injected, weight = all_outcomes(E, case)
-    q = case.distribution(theta.expand(len(weight), *theta.shape))
-    result = E(lambda x: f(case.features(x), c), q, outputs=len(shape), **injected)
-    value = (weight.view(-1, *[1] * len(shape)) * w * result).sum()
-    torch.testing.assert_close(with_gradients(value, theta, c), exact, rtol=0, atol=1e-12)
 
+    def mixture(z: Tensor, c: Tensor) -> Tensor:
+        return (w * f(z, c)).flatten(-len(shape)).sum(-1)
 
-def test_logarithms_of_exact_expectations() -> None:
-    """Exact: E.log().sum() is the enumerated expression, with its derivative."""
-    case, f = CASES["one-hot"], with_outputs((2, 2))
-    theta = case.theta.clone().requires_grad_()
-
-    def positive(x: Tensor) -> Tensor:
-        return f(case.features(x), PARAMETER).exp()
-
-    result = catlog.Exact()(positive, case.distribution(theta), outputs=2)
-    probabilities = case.probabilities(theta)[:, None, None]
-    expected = (probabilities * positive(case.points)).sum(0)
-    torch.testing.assert_close(result, expected, rtol=0, atol=1e-11)
-    gradients = [torch.autograd.grad(value.log().sum(), theta)[0] for value in (result, expected)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.IndeCateR(1), catlog.SCateR(1)], ids=repr)
-def test_products_of_independent_calls(E: Estimator[Any]) -> None:
-    """The product of two outputs from independent calls is unbiased: all pairs of outcomes."""
-    case, f = CASES["bits"], with_outputs((3,))
-    theta = case.theta.clone().requires_grad_()
-    x, weight = outcomes(case, tape(E)[0][1][0])
-    count = x.shape[1]
-    q = case.distribution(theta.expand(count * count, *theta.shape))
-
-    def call(x: Tensor) -> Tensor:
-        return E(lambda x: f(case.features(x), PARAMETER), q, x=x, outputs=1)
-
-    first, second = call(x.repeat_interleave(count, 1)), call(x.repeat(1, count, 1))
-    joint = (weight[:, None] * weight).flatten()
-    got = (joint * first[:, 0] * second[:, 2]).sum()
-    values = f(case.features(case.points), PARAMETER)
-    expected = (case.probabilities(theta)[:, None] * values).sum(0)
-    exact = expected[0] * expected[2]
-    torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
-    gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-11)
+    got, exact = expectation(E, case, f, PARAMETER, w), expected(case, mixture, PARAMETER)
+    torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("E", estimators(many_outputs=False))
