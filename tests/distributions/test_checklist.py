@@ -23,7 +23,7 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog.core.factors import DependentFactors
-from catlog.core.ordered import Copies
+from catlog.core.ordered import Rearranged
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
 from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture
@@ -288,9 +288,9 @@ def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_wrong_conditionals_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The conditionals of the second copy, in the place of the first's."""
-    real = Copies._together
-    monkeypatch.setattr(Copies, "_together", lambda *arguments: real(*arguments).flip(-3))
+    """The points of the second copy, in the place of the first's."""
+    real = Rearranged._apart
+    monkeypatch.setattr(Rearranged, "_apart", lambda *arguments: real(*arguments).flip(-2))
     for name in STRUCTURED_CASES:
         case = STRUCTURED_CASES[name]
         if name.startswith("copies") and len(case.points) > 4:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.core.ordered import Copies
+from catlog.core.ordered import Rearranged
 from catlog.core.view import name_of, view
 from catlog.distributions import mixture
 from catlog.estimators import LEG, MAPO, RAM, VIMCO, SumAndSample, UnorderedSet, scater
@@ -291,31 +291,31 @@ def test_a_mixture_that_forgets_its_component_is_caught(
 
 
 @pytest.mark.parametrize("E", ONE_PER_SAMPLER, ids=repr)
-def test_copies_that_share_their_parameters_are_caught(
+def test_copies_that_share_their_points_are_caught(
     E: catlog.Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second copy gets the logits of the first."""
-    real = Copies._together
+    """The second copy gets the points, or the uniforms, of the first."""
+    real = Rearranged._apart
 
-    def together(self: Copies, logits: Tensor, lead: torch.Size) -> Tensor:
-        apart = real(self, logits, lead)
-        return apart[..., :1, :, :].expand_as(apart)
+    def apart(self: Rearranged, x: Tensor) -> Tensor:
+        copies = real(self, x)
+        return copies[..., :1, :].expand_as(copies)
 
     names = ("copies of short chain", "copies of short crf", "copies of mixture of two bits")
     assert max(error(E, name) for name in names) < 1e-12
-    monkeypatch.setattr(Copies, "_together", together)
+    monkeypatch.setattr(Rearranged, "_apart", apart)
     assert min(error(E, name) for name in names) > 1e-3
 
 
 def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ancestors, a change of a variable leaves the later ones of its copy as they were."""
-    real = Copies.__init__
+    real = Rearranged.__init__
 
-    def forgetful(self: Copies, *arguments: Any) -> None:
+    def forgetful(self: Rearranged, *arguments: Any) -> None:
         real(self, *arguments)
         self.ancestors = tuple(frozenset() for _ in self.ancestors)
 
-    monkeypatch.setattr(Copies, "__init__", forgetful)
+    monkeypatch.setattr(Rearranged, "__init__", forgetful)
     for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), RAM(1)):
         assert error(E, "copies of short chain") > 1e-3
 

@@ -298,8 +298,9 @@ def test_an_empty_batch_of_copies(q: Distribution) -> None:
 
 
 def test_an_empty_batch_of_one_hot_points() -> None:
-    form = PointForm(Kind.ONE_HOT, torch.Size([2, 3]), torch.float32)
-    assert form.index(torch.zeros(5, 0, 2, 3), 2).shape == (5, 0, 2)
+    q = MarkovChain(torch.zeros(0, 3), torch.zeros(3, 3), length=2)
+    q.form = PointForm(Kind.ONE_HOT, torch.Size([2, 3]), torch.float32)
+    assert view(q).index(torch.zeros(5, 0, 2, 3)).shape == (5, 0, 2)
 
 
 @pytest.mark.parametrize("size", [1e9, -1e9, 1e30, torch.finfo(torch.float32).max])

@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
 from .checks import check_dense
-from .ordered import IndependentBlocks, Ordered, WithOutputDimensions
+from .ordered import IndependentBlocks, Ordered, PointForm, Rearranged
 from .tracing import can_inspect, inside_functorch, is_transformed
 
 NOTHING = nullcontext()
@@ -67,6 +67,7 @@ class Factors:
         cardinalities: the number of categories of each variable.
         k: the largest of these.
         dtype: of a point.
+        one_hot: whether a point holds one-hot vectors.
         real: of probabilities and uniforms, float32 or wider.
         validate: whether values of f and points are checked, where Python may look at them.
     """
@@ -81,6 +82,7 @@ class Factors:
     k: int
     cardinalities: tuple[int, ...]
     dtype: torch.dtype
+    one_hot: bool = False
     real: torch.dtype
     device: torch.device
     validate: bool
@@ -91,13 +93,29 @@ class Factors:
         """The batch shape as f sees it, without the output dimensions."""
         return self.batch_shape[: len(self.batch_shape) - self.outputs]
 
+    def flat(self, x: Tensor) -> Tensor:
+        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``; one-hot: ``[n, *batch, d, k]``."""
+        if len(self.event_shape) == 1 + self.one_hot:
+            return x
+        tail = (self.d, self.k) if self.one_hot else (self.d,)
+        return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + tail)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """Reshape to events, the inverse of :meth:`flat`."""
+        if len(self.event_shape) == 1 + self.one_hot:
+            return flat
+        return flat.reshape(flat.shape[: flat.dim() - 1 - self.one_hot] + self.event_shape)
+
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         """Return the category numbers of points."""
-        raise NotImplementedError
+        flat = self.flat(x.detach())
+        return flat.argmax(-1) if self.one_hot else flat.long()
 
     def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
         """Return the points with these category numbers, in a new tensor."""
-        raise NotImplementedError
+        if self.one_hot:
+            return self.shaped(one_hots(index, self.k, self.dtype))
+        return self.shaped(index.to(self.dtype, copy=True))
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
         """Return the category numbers that the inverse CDF makes from uniforms."""
@@ -222,8 +240,6 @@ class IndependentFactors(Factors):
         d = prod(self.event_shape) // (k if self.one_hot else 1)
         return parameter.reshape((*self.batch_shape, d, k))
 
-    one_hot = False
-
     @property
     def table(self) -> Tensor:
         """What q was given by, its logits or its probabilities."""
@@ -280,24 +296,6 @@ class IndependentFactors(Factors):
         return IndependentBlocks(self.log_probs, self.cardinalities)
 
     # Points and categories
-
-    def flat(self, x: Tensor) -> Tensor:
-        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``; one-hot: ``[n, *batch, d, k]``."""
-        if len(self.event_shape) == 1:
-            return x
-        return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d,))
-
-    def shaped(self, flat: Tensor) -> Tensor:
-        """Reshape to events, the inverse of :meth:`flat`."""
-        return (
-            flat if len(self.event_shape) == 1 else flat.reshape(flat.shape[:-1] + self.event_shape)
-        )
-
-    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
-        return self.flat(x.detach()).long()
-
-    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
-        return self.shaped(index.to(self.dtype, copy=True))
 
     def assign(
         self,
@@ -412,18 +410,6 @@ class OneHots(RelaxableFactors):
         super()._set_form(base, table)
         self.kind = Kind.ONE_HOT
         self.dtype = given_parameter(base).dtype
-
-    def flat(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[: x.dim() - len(self.event_shape)] + (self.d, self.k))
-
-    def shaped(self, flat: Tensor) -> Tensor:
-        return flat.reshape(flat.shape[:-2] + self.event_shape)
-
-    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
-        return self.flat(x.detach()).argmax(-1)
-
-    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
-        return self.shaped(one_hots(index, self.k, self.dtype))
 
     def assign(self, flat: Tensor, variable: Tensor, category: Tensor) -> Tensor:
         put = flat.scatter if inside_functorch() else flat.scatter_
@@ -617,14 +603,16 @@ class DependentFactors(Factors):
     drawn: Draws | None = None
 
     def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
-        self.ordered = WithOutputDimensions(q, outputs) if outputs else q
+        self.ordered = Rearranged(q, 0, outputs) if outputs else q
+        self.form = q.form or PointForm(Kind.INDEX, q.event_shape, torch.int64)
+        self.one_hot = self.form.kind == Kind.ONE_HOT
         self.outputs = outputs
         self.batch_shape = self.ordered.batch_shape
-        self.event_shape = q.event_shape if q.form is None else q.form.event_shape
+        self.event_shape = self.form.event_shape
         self.cardinalities = q.cardinalities
         self.d = len(q.cardinalities)
         self.k = max(q.cardinalities)
-        self.dtype = torch.int64 if q.form is None else q.form.dtype
+        self.dtype = self.form.dtype
         self.real = torch.promote_types(q.real, torch.float32)
         self.device = q.device
         self.validate = validate
@@ -655,12 +643,7 @@ class DependentFactors(Factors):
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         if self.drawn is not None and x is self.drawn.x:
             return self.drawn.index
-        form = self.ordered.form
-        return x.detach() if form is None else form.index(x.detach(), self.d)
-
-    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
-        form = self.ordered.form
-        return index.clone() if form is None else form.point(index, self.k)
+        return super().index(x)
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
         return self.ordered.from_uniforms(u, self.validate)
@@ -681,8 +664,7 @@ class DependentFactors(Factors):
         return self.ordered.log_conditionals(index, self.validate)
 
     def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
-        form = self.ordered.form
-        is_bits = form is not None and form.kind == Kind.BITS  # a bit has one logit
+        is_bits = self.form.kind == Kind.BITS  # a bit has one logit
         return super().squared_norm(gradient[..., 1:] if is_bits else gradient)
 
 

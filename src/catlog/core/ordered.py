@@ -7,9 +7,8 @@ its conditionals, and the ancestors of every block.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -18,7 +17,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 from torch.utils._pytree import tree_map
 
-from .categories import Kind, as_index, as_logits, integers, inverse_cdf, one_hots
+from .categories import Kind, as_index, as_logits, integers, inverse_cdf
 from .checks import (
     broadcasts,
     check_dense,
@@ -37,8 +36,7 @@ Logits = Float[Tensor, "*lead m k"]
 Rows = Int64[Tensor, "n *batch d"]
 
 
-@dataclass(frozen=True)
-class PointForm:
+class PointForm(NamedTuple):
     """The form of a point: that of ``sample()`` of the distribution that the user gave.
 
     Attributes:
@@ -50,19 +48,6 @@ class PointForm:
     kind: Kind
     event_shape: torch.Size
     dtype: torch.dtype
-
-    def point(self, index: Int64[Tensor, "*lead d"], k: int) -> Tensor:
-        """Return the point with these category numbers, of at most ``k``, in a new tensor."""
-        is_one_hot = self.kind == Kind.ONE_HOT
-        flat = one_hots(index, k, self.dtype) if is_one_hot else index.clone().to(self.dtype)
-        return flat.reshape(index.shape[:-1] + self.event_shape)
-
-    def index(self, x: Tensor, d: int) -> Int64[Tensor, "*lead d"]:
-        """Return the category numbers of the ``d`` variables of points."""
-        lead = x.shape[: x.dim() - len(self.event_shape)]
-        if self.kind == Kind.ONE_HOT:
-            return x.reshape((*lead, d, self.event_shape[-1])).argmax(-1)
-        return x.reshape((*lead, d)).long()
 
 
 class Ordered(Distribution):
@@ -385,86 +370,6 @@ class IndependentBlocks(Ordered):
         return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
 
 
-class WithOutputDimensions(Ordered):
-    """The distribution ``q`` with ``outputs`` more batch dimensions, of size 1.
-
-    Values of f have the size of its outputs there, so that they broadcast against probabilities.
-    The networks of q see points without these dimensions.
-    """
-
-    def __init__(self, q: Ordered, outputs: int) -> None:
-        self.q = q
-        self.outputs = outputs
-        self.blocks = q.blocks
-        self.cardinalities = q.cardinalities
-        self.ancestors = q.ancestors
-        self.real = q.real
-        self.device = q.device
-        self.fixed = q.fixed
-        self.incremental = q.incremental
-        self.end = q.end
-        self.form = q.form
-        self.one_pass = q.one_pass
-        super().__init__(q.batch_shape + (1,) * outputs, q.event_shape, validate_args=False)
-
-    def _without(self, tensor: Tensor, tail: int) -> Tensor:
-        """Remove the output dimensions, which stand before the last ``tail`` dimensions."""
-        lead = tensor.shape[: tensor.dim() - tail - self.outputs]
-        return tensor.reshape(lead + tensor.shape[tensor.dim() - tail :])
-
-    def _with(self, tensor: Any, tail: int) -> Any:
-        """Insert the output dimensions before the last ``tail`` dimensions.
-
-        Anything but a tensor is returned unchanged; reading it as logits raises an error.
-        """
-        if not isinstance(tensor, Tensor):
-            return tensor
-        split = tensor.dim() - tail
-        return tensor.reshape(tensor.shape[:split] + (1,) * self.outputs + tensor.shape[split:])
-
-    def conditional(self, x: Tensor, block: int) -> Tensor:
-        return self._with(self.q.conditional(self._without(x, 1), block), 2)
-
-    def raw_logits(self, x: Tensor) -> Tensor:
-        return self._with(self.q.raw_logits(self._without(x, 1)), 2)
-
-    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
-        return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
-
-    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
-        return self._with(self.q.log_prob_of_rows(self._without(x, 1), validate), 0)
-
-    def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
-        return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
-
-    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
-        x, log_probs = self.q.scored(self._without(u, 1), validate)
-        return self._with(x, 1), self._with(log_probs, 2)
-
-    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
-        return self._with(self.q.direct_draws(rows, generator), 1)
-
-    @property
-    def points(self) -> int:
-        return self.q.points
-
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        return self._with(self.q.enumerate_support(expand), 1)
-
-    def start(self, lead: torch.Size) -> Any:
-        return self.q.start(lead[: len(lead) - self.outputs])
-
-    def next_logits(
-        self, block: int, x: Tensor, state: Any, previous: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        without = None if previous is None else self._without(previous, 0)
-        raw, state = self.q.next_logits(block, self._without(x, 1), state, without)
-        return self._with(raw, 2), state
-
-    def select_rows(self, state: Any, rows: Tensor) -> Any:
-        return self.q.select_rows(state, rows)
-
-
 def ancestral(
     q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True, scores: bool = False
 ) -> tuple[Int64[Tensor, "n *batch d"], list[Logits]]:
@@ -519,76 +424,122 @@ def rows_of_state(state: Any, rows: Int64[Tensor, "selected"]) -> Any:
     return tree_map(lambda tensor: tensor.index_select(0, rows), state)
 
 
-class Copies(Ordered):
-    """The last ``dims`` batch dimensions of ``base`` as independent parts of one event.
+class Rearranged(Ordered):
+    """``base`` in other dimensions: the last ``dims`` of its batch are the independent copies that
+    make one event, and ``outputs`` dimensions of size 1 end the batch.
 
-    If a variable changes, only later variables of its own copy are resampled.
-
-    Args:
-        base: the distribution, with batch shape ``[*batch, *copies]``.
-        dims: the number of dimensions of the copies.
+    If a variable changes, only later variables of its own copy are resampled. Values of f have the
+    size of its outputs where the batch has size 1, so that they broadcast against probabilities.
+    The networks of ``base`` see points without these dimensions.
 
     >>> from catlog.distributions import MarkovChain
-    >>> q = Copies(MarkovChain(torch.zeros(5, 2), torch.zeros(2, 2), length=3), 1)
+    >>> q = Rearranged(MarkovChain(torch.zeros(5, 2), torch.zeros(2, 2), length=3), 1)
     >>> q.batch_shape, len(q.cardinalities), q.form.event_shape
     (torch.Size([]), 15, torch.Size([5, 3]))
     """
 
-    def __init__(self, base: Ordered, dims: int) -> None:
-        batch = base.batch_shape[: len(base.batch_shape) - dims]
-        copies = base.batch_shape[len(base.batch_shape) - dims :]
-        count, d = prod(copies), len(base.cardinalities)
-        if count == 0:
+    form: PointForm
+
+    def __init__(self, base: Ordered, dims: int, outputs: int = 0) -> None:
+        split = len(base.batch_shape) - dims
+        self.copies = base.batch_shape[split:]
+        self.count = prod(self.copies)
+        self.outputs = outputs
+        self.base = base
+        if self.count == 0:
             raise ValueError(
                 "q: a distribution needs at least one variable, but Independent("
-                f"{type(base).__name__}, {dims}) has {tuple(copies)} copies."
+                f"{type(base).__name__}, {dims}) has {tuple(self.copies)} copies."
             )
-        inner = base.form or PointForm(Kind.INDEX, base.event_shape, torch.int64)
-        self.base = base
-        self.copies = copies
-        self.cardinalities = base.cardinalities * count
-        first = [copy * d for copy in range(count)]  # variable of every copy
+        d = len(base.cardinalities)
+        first = [copy * d for copy in range(self.count)]  # variable of every copy
+        self.cardinalities = base.cardinalities * self.count
         self.blocks = tuple(tuple(i + j for i in block) for block in base.blocks for j in first)
-        self.ancestors = tuple(
-            frozenset(i + j for i in known) for known in base.ancestors for j in first
-        )
+        self.ancestors = base.ancestors
+        if self.count > 1:
+            self.ancestors = tuple(
+                frozenset(i + j for i in known) for known in base.ancestors for j in first
+            )
+        else:
+            self.incremental = base.incremental
+            self.end = base.end
+            self.one_pass = base.one_pass
         self.fixed = frozenset(i + j for i in base.fixed for j in first)
         self.real = base.real
         self.device = base.device
-        self.form = PointForm(inner.kind, copies + inner.event_shape, inner.dtype)
-        super().__init__(batch, torch.Size([count * d]), validate_args=False)
+        inner = base.form or PointForm(Kind.INDEX, base.event_shape, torch.int64)
+        self.form = PointForm(inner.kind, self.copies + inner.event_shape, inner.dtype)
+        batch = base.batch_shape[:split] + (1,) * outputs
+        super().__init__(batch, torch.Size([self.count * d]), validate_args=False)
+
+    def _inner(self, lead: torch.Size) -> torch.Size:
+        """Return the dimensions before the variables as ``base`` has them."""
+        return lead[: len(lead) - self.outputs] + self.copies
 
     def _apart(self, x: Tensor) -> Tensor:
-        """Return the points ``[*lead, copies * d]`` as ``[*lead, *copies, d]``."""
-        return x.reshape((*x.shape[:-1], *self.copies, len(self.base.cardinalities)))
+        """Return the points ``[*lead, copies * d]`` as those of ``base``."""
+        return x.reshape(self._inner(x.shape[:-1]) + (len(self.base.cardinalities),))
 
-    def _together(self, logits: Tensor, lead: torch.Size) -> Tensor:
-        """Return a block's logits ``[*lead, *copies, m, k]`` as ``[*lead, copies, m, k]``."""
-        return logits.reshape(lead + (prod(self.copies),) + logits.shape[-2:])
+    def _of_copy(self, logits: Any, copy: int) -> Any:
+        """Return a block's logits of a copy, from those of ``base``.
+
+        Anything but a tensor is returned unchanged; reading it as logits raises an error.
+        """
+        if not isinstance(logits, Tensor):
+            return logits
+        lead = logits.shape[: max(0, logits.dim() - 2 - len(self.copies))]
+        shape = lead + (1,) * self.outputs + (self.count,) + logits.shape[-2:]
+        return logits.reshape(shape)[..., copy, :, :]
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
-        inner, copy = divmod(block, prod(self.copies))
-        raw = self.base.conditional(self._apart(x), inner)
-        return self._together(raw, x.shape[:-1])[..., copy, :, :]
+        inner, copy = divmod(block, self.count)
+        return self._of_copy(self.base.conditional(self._apart(x), inner), copy)
 
     def raw_logits(self, x: Tensor) -> Tensor:
-        raw = self.base.raw_logits(self._apart(x))
-        return self._together(raw, x.shape[:-1]).flatten(-3, -2)
+        logits = self.base.raw_logits(self._apart(x))
+        return logits.reshape(x.shape + logits.shape[-1:])
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = self.base.log_conditionals(self._apart(x), validate)
-        return self._together(log_probs, x.shape[:-1]).flatten(-3, -2)
+        return log_probs.reshape(x.shape + log_probs.shape[-1:])
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         log_prob = self.base.log_prob_of_rows(self._apart(x), validate)
-        return self._together(log_prob[..., None, None], x.shape[:-1]).sum((-3, -2, -1))
+        return log_prob.reshape(x.shape[:-1] + (self.count,)).sum(-1)
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # All copies at once, in the base's own way.
         return self.base.from_uniforms(self.base._rows(self._apart(u)), validate).reshape(u.shape)
 
+    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
+        x, log_probs = self.base.scored(self.base._rows(self._apart(u)), validate)
+        return x.reshape(u.shape), log_probs.reshape(u.shape + log_probs.shape[-1:])
+
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         points = self.base.direct_draws(rows, generator)
-        if points is None:
-            return None
-        return points.reshape((rows, *self.batch_shape, len(self.cardinalities)))
+        return None if points is None else points.reshape(rows, *self.batch_shape, -1)
+
+    def start(self, lead: torch.Size) -> Any:
+        return self.base.start(self._inner(lead))
+
+    def next_logits(
+        self, block: int, x: Tensor, state: Any, previous: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        if not self.incremental:
+            return self.conditional(x, block), None
+        if previous is not None:
+            previous = previous.reshape(self._inner(previous.shape))
+        raw, state = self.base.next_logits(block, self._apart(x), state, previous)
+        return self._of_copy(raw, 0), state
+
+    def select_rows(self, state: Any, rows: Tensor) -> Any:
+        return self.base.select_rows(state, rows)
+
+    @property
+    def points(self) -> int:
+        return self.base.points**self.count
+
+    def all_points(self) -> Int64[Tensor, "points d"]:
+        points = self.base.all_points()
+        chosen = torch.arange(len(points), device=self.device)
+        return points[torch.cartesian_prod(*[chosen] * self.count)].reshape(self.points, -1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .categories import Kind, integers, inverse_cdf
 from .checks import check_count, check_dense, check_device, check_generator
-from .factors import Bits, Factors
+from .factors import Bits, DependentFactors, Factors
 from .tracing import can_inspect
 
 Sampling = Literal["independent", "antithetic", "latin"]
@@ -302,11 +302,11 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
 
 def _refuse_form(q: Factors) -> NoReturn:
     """Raise an error that says how points are written."""
-    inner = q.ordered.form if q.kind == Kind.STRUCTURED else None
+    kind = q.form.kind if isinstance(q, DependentFactors) else q.kind
     form = {
         Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
         Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-    }.get(q.kind if inner is None else inner.kind, "whole numbers, as q.sample() gives them")
+    }.get(kind, "whole numbers, as q.sample() gives them")
     raise ValueError(f"x must hold {form}, but others were given.")
 
 

@@ -9,7 +9,7 @@ from torch.distributions import Distribution, Independent
 from .categories import Kind
 from .checks import check_outputs, is_checked
 from .factors import READERS, DependentFactors, Factors, RelaxableFactors, independent
-from .ordered import Copies, Ordered
+from .ordered import Ordered, Rearranged
 from .tracing import constant_result
 
 Convert = Callable[[Any], Distribution]
@@ -148,7 +148,7 @@ def converted(q: Any) -> Any:
     if isinstance(q, Independent):
         base = converted(q.base_dist)
         if isinstance(base, Ordered):
-            return Copies(base, q.reinterpreted_batch_ndims)
+            return Rearranged(base, q.reinterpreted_batch_ndims)
         if base is q.base_dist:
             return q
         return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
