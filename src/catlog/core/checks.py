@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from math import floor, inf, log10
 from numbers import Real
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,26 @@ T = TypeVar("T")
 LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
 
 
+def refusal(
+    subject: str,
+    claim: str,
+    but: str,
+    remedy: str = "",
+    kind: type[ValueError] | type[TypeError] = ValueError,
+) -> ValueError | TypeError:
+    """Return the error "SUBJECT must CLAIM, but BUT. REMEDY".
+
+    >>> refusal("x", "be positive", "-1 was given", "Take its square.")
+    ValueError('x must be positive, but -1 was given. Take its square.')
+    """
+    return kind(f"{subject} must {claim}, but {but}. {remedy}".rstrip())
+
+
+def shape_or_type(value: object) -> tuple[int, ...] | str:
+    """Return the shape of a tensor, or the name of another type, for a message."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
 def check_count(
     owner: str,
     name: str,
@@ -34,40 +54,36 @@ def check_count(
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
     is_open = most >= maxsize
     bounds = f"at least {least}" if is_open else f"between {least} and {most}"
-    advice = f" {hint}" if hint else ""
+    subject = f"{owner}: `{name}`"
     if isinstance(value, bool) or not isinstance(value, int):
-        kind = f"an int of {bounds}" if is_open else f"an int {bounds}"
-        raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.{advice}")
+        claim = f"be an int {'of ' * is_open}{bounds}"
+        raise refusal(subject, claim, f"{value!r} was given", hint, TypeError)
     if not least <= value <= most:
         bounds = "at most 2^63 - 1" if is_open and value > most else bounds
-        raise ValueError(
-            f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.{advice}"
-        )
+        raise refusal(subject, f"be {bounds}", f"{readable(value)} was given", hint)
 
 
 def check_choice(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(
-            f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was "
-            "given."
-        )
+        claim = f"be one of {', '.join(map(repr, choices))}"
+        raise refusal(f"{owner}: `{name}`", claim, f"{value!r} was given")
 
 
 def check_flag(owner: str, name: str, value: object) -> None:
     """Raise unless ``value`` is True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{owner}: `{name}` must be True or False, but {value!r} was given.")
+        subject = f"{owner}: `{name}`"
+        raise refusal(subject, "be True or False", f"{value!r} was given", kind=TypeError)
 
 
 def check_outputs(outputs: object) -> None:
     """Raise unless ``outputs`` is a number of dimensions. Estimators get here when they read q."""
     if isinstance(outputs, bool) or not isinstance(outputs, int) or not 0 <= outputs <= 32:
         shown = readable(outputs) if isinstance(outputs, int) else repr(outputs)
-        raise ValueError(
-            "outputs must be the number of output dimensions of f, an integer from 0 to 32, but "
-            f"{shown} was given. If f returns [n, *batch, 3], pass outputs=1."
-        )
+        claim = "be the number of output dimensions of f, an integer from 0 to 32"
+        remedy = "If f returns [n, *batch, 3], pass outputs=1."
+        raise refusal("outputs", claim, f"{shown} was given", remedy)
 
 
 def check_number(
@@ -83,22 +99,21 @@ def check_number(
 ) -> None:
     """Raise unless ``value`` is finite and ``least <= value < most`` (``closed``: ``<= most``,
     ``above``: ``least < value``)."""
+    subject = f"{owner}: `{name}`"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
+        raise refusal(subject, f"be {kind}", f"{value!r} was given", kind=TypeError)
     if not isinstance(value, int | float):  # of NumPy, whose comparisons warn of an overflow
         value = float(value)
     inside = least <= value <= most and (closed or value < most) and not (above and value == least)
     if not (abs(value) <= LARGEST and inside):
         bounds = f"in {'(' if above else '['}{least}, {most}{']' if closed else ')'}"
         if most == inf:
-            bounds = "finite" if least == -inf else f"at least {least}"
-            bounds = "positive" if above and least == 0 else bounds
-            bounds = bounds if abs(value) <= LARGEST else "finite"
-        raise ValueError(f"{owner}: `{name}` must be {bounds}, but {readable(value)} was given.")
+            bounds = "positive" if above and least == 0 else f"at least {least}"
+            bounds = bounds if abs(value) <= LARGEST and least > -inf else "finite"
+        raise refusal(subject, f"be {bounds}", f"{readable(value)} was given")
     if isinstance(value, int) and abs(value) > maxsize:
         raise ValueError(
-            f"{owner}: `{name}` must be a float if it is as large as {readable(value)}. Write "
-            f"{value:.0e}."
+            f"{subject} must be a float if it is as large as {readable(value)}. Write {value:.0e}."
         )
 
 
@@ -115,12 +130,10 @@ def check_temperature(
         check_positive(owner, name, value)
         return check_number(owner, name, value, 1e-30)  # float32 would make 0 of one below 1e-45
     if not value.is_floating_point() or not (many or value.shape in ((), (1,))):
-        expected = "a tensor of floats" if many else "a tensor of one float"
-        advice = "" if many else " GumbelSoftmax takes a temperature per variable."
-        raise TypeError(
-            f"{owner}: `{name}` must be a number or {expected}, but one of {value.dtype} with "
-            f"shape {tuple(value.shape)} was given.{advice}"
-        )
+        claim = f"be a number or a tensor of {'floats' if many else 'one float'}"
+        but = f"one of {value.dtype} with shape {tuple(value.shape)} was given"
+        remedy = "" if many else "GumbelSoftmax takes a temperature per variable."
+        raise refusal(f"{owner}: `{name}`", claim, but, remedy, TypeError)
     if can_inspect(True, value) and value.numel() > 0:
         for extreme in value.aminmax():
             check_temperature(owner, extreme.item(), name)
@@ -130,24 +143,22 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
     """Return what a baseline returned, or raise unless it broadcasts to f's values."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
+    subject = "Reinforce: `baseline`"
     if not isinstance(value, Tensor) or not value.is_floating_point():
         returned = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            "Reinforce: `baseline` must return a number or a tensor of floats, but it returned "
-            f"{returned}."
-        )
+        claim = "return a number or a tensor of floats"
+        raise refusal(subject, claim, f"it returned {returned}", kind=TypeError)
     if not broadcasts(value.shape, fx.shape):
-        raise ValueError(
-            f"Reinforce: `baseline` must return a shape that broadcasts to {tuple(fx.shape)} "
-            f"([n, *batch]), but it returned {tuple(value.shape)}."
-        )
+        claim = f"return a shape that broadcasts to {tuple(fx.shape)} ([n, *batch])"
+        raise refusal(subject, claim, f"it returned {tuple(value.shape)}")
     return value
 
 
 def check_function(f: object) -> None:
     """Raise unless ``f`` can be called."""
     if not callable(f):
-        raise TypeError(f"f must be a function of points, but {type(f).__name__} was given.")
+        but = f"{type(f).__name__} was given"
+        raise refusal("f", "be a function of points", but, kind=TypeError)
 
 
 def check_generator(generator: object, device: torch.device | None = None) -> None:
@@ -155,66 +166,55 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
     if generator is None or torch.compiler.is_compiling():
         return
     if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator or None, but {type(generator).__name__} was "
-            "given. With a seed, use torch.Generator(device).manual_seed(seed)."
-        )
-    if device is not None and not same_device(generator.device, device):
-        raise ValueError(
-            f"generator must be on {device}, where q is, but it is on {generator.device}. Make it "
-            "with torch.Generator(device)."
-        )
+        but = f"{type(generator).__name__} was given"
+        remedy = "With a seed, use torch.Generator(device).manual_seed(seed)."
+        raise refusal("generator", "be a torch.Generator or None", but, remedy, TypeError)
+    if device is not None:
+        check_device("generator", generator, device, remedy="Make it with torch.Generator(device).")
 
 
 def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
     """Raise unless ``value`` is a tensor; ``form`` names its dimensions."""
+    subject = f"{owner}: `{name}`"
     if not isinstance(value, Tensor):
-        raise TypeError(
-            f"{owner}: `{name}` must be a tensor {form}, but {type(value).__name__} was given."
-        )
-    check_dense(f"{owner}: `{name}`", value)
+        but = f"{type(value).__name__} was given"
+        raise refusal(subject, f"be a tensor {form}", but, kind=TypeError)
+    check_dense(subject, value)
 
 
 def check_dense(name: str, value: Tensor) -> None:
     """Raise if a tensor is sparse, or of another layout that most operations do not take."""
     if value.layout != torch.strided:
-        raise TypeError(
-            f"{name} must be a dense tensor, but its layout is {value.layout}. Call its method "
-            "`to_dense()`."
-        )
+        but, remedy = f"its layout is {value.layout}", "Call its method `to_dense()`."
+        raise refusal(name, "be a dense tensor", but, remedy, TypeError)
 
 
-def check_tensor(
-    name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device | None = None
-) -> Tensor:
+def check_tensor(name: str, value: object, shape: tuple[int, ...], form: str) -> Tensor:
     """Return ``value``, or raise unless it is a tensor of this shape, named by ``form``."""
-    if not isinstance(value, Tensor):
-        raise TypeError(
-            f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was "
-            "given."
-        )
-    if value.shape != torch.Size(shape):
-        raise ValueError(
-            f"{name} must have shape {shape} ({form}), but {tuple(value.shape)} was given."
-        )
-    if device is not None:
-        check_device(name, value, device)
-    return value
+    if isinstance(value, Tensor) and value.shape == torch.Size(shape):
+        return value
+    is_tensor = isinstance(value, Tensor)
+    claim = f"{'have' if is_tensor else 'be a tensor of'} shape {shape} ({form})"
+    kind: Any = ValueError if is_tensor else TypeError
+    raise refusal(name, claim, f"{shape_or_type(value)} was given", kind=kind)
 
 
-def check_device(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise unless the tensor is on the device of q."""
+def check_device(
+    name: str,
+    value: Tensor | torch.Generator,
+    device: torch.device,
+    first: str = "q",
+    remedy: str = "",
+) -> None:
+    """Raise unless the tensor is on the device of ``first``."""
     if not same_device(value.device, device):
-        raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
+        claim = f"be on {device}, where {first} is"
+        raise refusal(name, claim, f"it is on {value.device}", remedy)
 
 
 def check_together(owner: str, name: str, value: Tensor, first: str, device: torch.device) -> None:
     """Raise unless an argument of a distribution is on the device of its ``first`` one."""
-    if not same_device(value.device, device):
-        raise ValueError(
-            f"{owner}: `{name}` must be on {device}, where {first} is, but it is on "
-            f"{value.device}. Move it there."
-        )
+    check_device(f"{owner}: `{name}`", value, device, first, "Move it there.")
 
 
 def is_checked(q: object) -> bool:
@@ -236,10 +236,8 @@ def is_checked(q: object) -> bool:
 def check_validate_args(owner: str, value: object, hint: str = "") -> None:
     """Raise unless ``value`` is True, False or None; the message ends with ``hint``."""
     if value is not None and not isinstance(value, bool):
-        raise TypeError(
-            f"{owner}: `validate_args` must be True, False or None, but {type(value).__name__} was "
-            f"given.{hint}"
-        )
+        subject, but = f"{owner}: `validate_args`", f"{type(value).__name__} was given"
+        raise refusal(subject, "be True, False or None", but, hint, TypeError)
 
 
 def check_module_device(module: nn.Module, device: torch.device, variable: str = "E") -> None:
@@ -254,19 +252,15 @@ def check_module_device(module: nn.Module, device: torch.device, variable: str =
 
 def check_context(context: object, q: "Factors") -> Float[Tensor, "*batch features"]:
     """Return the context of a network, or raise unless it holds floats ``[*batch, features]``."""
+    claim = "be a tensor of shape [*batch, features]"
     if not isinstance(context, Tensor):
-        raise TypeError(
-            f"context must be a tensor of shape [*batch, features], but {type(context).__name__} "
-            "was given."
-        )
+        raise refusal("context", claim, f"{type(context).__name__} was given", kind=TypeError)
     if not context.is_floating_point():
-        raise TypeError(f"context must hold floats, but {context.dtype} was given.")
-    batch = tuple(q.batch_shape)
-    shape = tuple(context.shape)
+        raise refusal("context", "hold floats", f"{context.dtype} was given", kind=TypeError)
+    batch, shape = tuple(q.batch_shape), tuple(context.shape)
     if len(shape) != len(batch) + 1 or shape[:-1] != batch:
-        raise ValueError(
-            f"context must have shape [*batch, features] with batch {batch}, but {shape} was given."
-        )
+        claim = f"have shape [*batch, features] with batch {batch}"
+        raise refusal("context", claim, f"{shape} was given")
     check_device("context", context, q.device)
     return context
 
@@ -283,26 +277,22 @@ def with_known_arguments(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         parameters = signature(function).parameters
         names = [name for name in parameters if name != "self"]
-        keyword_only = [name for name in names if parameters[name].kind == Parameter.KEYWORD_ONLY]
-        most = len(parameters) - len(keyword_only)
+        most = sum(kind.kind != Parameter.KEYWORD_ONLY for kind in parameters.values())
         owner = function.__qualname__.removesuffix(".__init__")
         is_constructor = "self" in parameters
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             if is_constructor and len(args) > 1 and callable(args[1]):
-                raise TypeError(
-                    f"{owner}: `{names[0]}` must be a number, but {args[1]!r} was given. Make an "
-                    f"instance first: E = {owner}(), then E(f, q)."
-                )
+                remedy = f"Make an instance first: E = {owner}(), then E(f, q)."
+                subject, but = f"{owner}: `{names[0]}`", f"{args[1]!r} was given"
+                raise refusal(subject, "be a number", but, remedy, TypeError)
             unknown = [name for name in kwargs if name not in parameters]
             if unknown or len(args) > most:
-                given = [f"`{name}`" for name in unknown] or [f"{args[most]!r} without a name"]
-                message = (
-                    f"{owner}: the arguments are {', '.join(names)}, but {' and '.join(given)} "
-                    f"was given. {advice(unknown)}"
-                )
-                raise TypeError(message.rstrip())
+                names_given = " and ".join(f"`{name}`" for name in unknown)
+                shown = names_given or f"{args[most]!r} without a name"
+                message = f"{owner}: the arguments are {', '.join(names)}, but {shown} was given."
+                raise TypeError(f"{message} {advice(unknown)}".rstrip())
             return function(*args, **kwargs)
 
         return checked
@@ -353,9 +343,7 @@ def call_network(
     if isinstance(out, Tensor) and out.shape == (*shape, 1):
         out = out.squeeze(-1)
     if not isinstance(out, Tensor) or out.shape != torch.Size(shape):
-        returned = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(
-            f"{owner}: `network` must return shape {tuple(shape)} or {(*shape, 1)}, but it "
-            f"returned {returned}."
-        )
+        returned = "shape " * isinstance(out, Tensor) + str(shape_or_type(out))
+        claim = f"return shape {tuple(shape)} or {(*shape, 1)}"
+        raise refusal(f"{owner}: `network`", claim, f"it returned {returned}")
     return out.to(inputs.dtype)

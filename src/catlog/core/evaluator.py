@@ -164,14 +164,15 @@ class Evaluator:
         if q.outputs or not torch.compiler.is_compiling():
             # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
             most = 2**28 if x.is_cuda else 2**22
-            at_once = max(1, most // max(1, fx[0].numel() * q.d * q.k))
-        tables: list[Tensor] = []
-        for first in range(0, draws, at_once):
-            part = slice(first * group, (first + at_once) * group)
-            with torch.no_grad():
-                table = Neighbours(self, x[part], fx[part], None, per_variable).total()
-            tables = [tables[0] + table] if tables else [table]
-        return tables[0] / draws
+            at_once = max(1, most // max(1, prod(fx.shape[1:]) * q.d * q.k))
+        rows = at_once * group
+        total: Tensor | None = None
+        with torch.no_grad():
+            for part, known in zip(x.split(rows), fx.split(rows), strict=True):
+                table = Neighbours(self, part, known, None, per_variable).total()
+                total = table if total is None else total + table
+        assert total is not None
+        return total / draws
 
     # What f knows of itself
 

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .abilities import has_table
 from .categories import integers
-from .factors import Bits, IndependentFactors
+from .checks import refusal, shape_or_type
+from .factors import Bits, IndependentFactors, lazy
 from .noise import Trace
 from .tracing import can_inspect
 
@@ -33,8 +34,7 @@ class Neighbours:
         q: the factors.
         x: the points that are changed.
         fx: f at x, a constant, that broadcasts with the slots.
-        index: x's own category of every slot.
-        variable: the variable of every slot.
+        variables: the variable of every slot; None: all.
     """
 
     def __init__(
@@ -47,25 +47,32 @@ class Neighbours:
     ) -> None:
         assert isinstance(f.q, IndependentFactors)
         self.f = f
-        self.q = f.q
+        self.q = q = f.q
         self.x = x
         self.per_variable = per_variable
         self.variables = variables
-        self.all_variables = variables is None
-        fx = fx.detach()
-        if self._are_flips() and not has_table(f.f):
-            self.fx = fx.unsqueeze(-1)
-            return
-        index = self.q.index(x)
+        self.grad_mode = False
+        self.fx = fx.detach().unsqueeze(-1)
         if per_variable:
-            self.index = index.unflatten(0, (-1, self.q.d)).diagonal(dim1=1, dim2=-1)
-            self.fx = fx.unflatten(0, (-1, self.q.d)).movedim(1, -1)
-        else:
-            self.index = index if variables is None else index.gather(-1, variables)
-            self.fx = fx.unsqueeze(-1)
-        if variables is None:
-            variables = torch.arange(self.q.d, device=x.device).expand(self.index.shape)
-        self.variable = variables
+            self.fx = self.fx.unflatten(0, (-1, q.d)).transpose(1, -1).squeeze(1)
+
+    @lazy
+    def index(self) -> Int64[Tensor, "n *batch slots"]:
+        """x's own category of every slot."""
+        index = self.q.index(self.x)
+        if self.per_variable:
+            return index.unflatten(0, (-1, self.q.d)).diagonal(dim1=1, dim2=-1)
+        return index if self.variables is None else index.gather(-1, self.variables)
+
+    @lazy
+    def possible(self) -> Bool[Tensor, "n *batch slots k"]:
+        """Whether a category of a slot can be drawn."""
+        possible = self.q.possible.expand(self.index.shape[:-1] + self.q.possible.shape[-2:])
+        if self.variables is None:
+            return possible
+        return possible.gather(
+            -2, self.variables.unsqueeze(-1).expand(self.index.shape + (self.q.k,))
+        )
 
     def changes(self) -> Table:
         """Return ``f(x with x_i = k) - f(x)`` for every slot and category, without autograd.
@@ -75,10 +82,8 @@ class Neighbours:
         its place; beyond ``cardinalities`` nothing is evaluated. Outputs of f are batch dimensions.
         """
         if not has_table(self.f.f):
-            if not self._are_flips():
-                return self._evaluated()
-            change, bit = self._flipped(), self.q.flat(self.x)
-            return torch.stack([bit * change, (1 - bit) * change], -1)
+            are_flips = self.variables is None and not self.per_variable
+            return self._flipped() if are_flips and isinstance(self.q, Bits) else self._evaluated()
         table = self._changes(self._own_table().to(self.fx.dtype))
         if can_inspect(self.q.validate, table) and not self._agreed():
             self._compare(table)
@@ -89,11 +94,7 @@ class Neighbours:
     def total(self) -> Float[Tensor, "*batch d k"]:
         """Return the sum of :meth:`changes` over the draws. A table of bools is summed as it is: it
         has no rounding errors that differences would lower."""
-        if self._are_flips() and not has_table(self.f.f):
-            change, bit = self._flipped(), self.q.flat(self.x)
-            to_zero = (bit * change).sum(0)
-            return torch.stack([to_zero, change.sum(0) - to_zero], -1)
-        if not self.q.outputs or self.per_variable or not self._is_compared():
+        if not (self.q.outputs and has_table(self.f.f)) or self.per_variable or self._is_new():
             return self.changes().sum(0)
         table = self._own_table()
         if table.dtype != torch.bool:
@@ -101,10 +102,9 @@ class Neighbours:
         total = table.sum(0, dtype=self.q.real) - self.fx.sum(0).to(self.q.real).unsqueeze(-1)
         return total.masked_fill(~self.q.possible, 0.0)
 
-    def _is_compared(self) -> bool:
-        if not has_table(self.f.f):
-            return False
-        return not can_inspect(self.q.validate, self.fx) or self._agreed()
+    def _is_new(self) -> bool:
+        """Return whether f's table has yet to be compared with f."""
+        return can_inspect(self.q.validate, self.fx) and not self._agreed()
 
     def _agreed(self) -> bool:
         """Return whether f's table was found to agree with f, at an earlier call."""
@@ -113,89 +113,96 @@ class Neighbours:
         except TypeError:  # it cannot be hashed
             return False
 
-    def _are_flips(self) -> bool:
-        """Return whether all bits of all draws are changed: a case with little arithmetic."""
-        return isinstance(self.q, Bits) and not self.per_variable and self.all_variables
+    def _points(
+        self,
+        draw: Int64[Tensor, " rows"],
+        slot: Int64[Tensor, " rows"],
+        category: Int64[Tensor, "rows *batch"],
+    ) -> Tensor:
+        """Return the points of these draws, with the variable of a slot set to a category."""
+        q = self.q
+        start = q.flat(self.x).index_select(0, draw * q.d + slot if self.per_variable else draw)
+        return q.shaped(q.assign(start, self._variable(draw, slot), category))
 
-    def _flipped(self) -> Float[Tensor, "n *batch d"]:
-        """Return the changes by calling f with every bit flipped, unless it is certain."""
-        q, n, d = self.q, len(self.x), self.q.d
-        assert isinstance(q, Bits)
-        flat = q.flat(self.x)
-        undecided = q.undecided.to(flat.dtype).expand(*q.batch_shape, d)
-
-        def points(part: slice) -> Tensor:
-            if part.stop - part.start == n * d:
-                flips = torch.eye(d, dtype=flat.dtype, device=flat.device)
-                flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
-                return q.shaped((flat.unsqueeze(1) - flips).abs().flatten(0, 1))
-            row = torch.arange(part.start, part.stop, device=flat.device)
-            start, variable = flat.index_select(0, row // d), row % d
-            place = variable.view(-1, *[1] * len(q.batch_shape))
-            bit = start.gather(-1, place.expand(start.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-            flipped = (bit - undecided.movedim(-1, 0)[variable]).abs()
-            return q.shaped(q.assign(start, place, flipped.long()))
-
-        value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
-        return (value - self.fx).masked_fill(~q.undecided, 0.0)
+    def _variable(
+        self, draw: Int64[Tensor, " rows"], slot: Int64[Tensor, " rows"]
+    ) -> Int64[Tensor, "rows *#batch"]:
+        """Return the variable of a slot of these draws."""
+        if self.variables is not None:
+            return self.variables[draw, ..., slot]
+        return slot.view(-1, *[1] * len(self.q.batch_shape))
 
     def _evaluated(self) -> Table:
         """Return the changes by calling f at all other categories, (own + j) mod k, of every
         slot."""
         q, device = self.q, self.x.device
-        n, slots, k = self.index.shape[0], self.index.shape[-1], q.k
-        if self.variables is None and min(q.cardinalities) < k:
-            alternatives = integers(q.cardinalities, device) - 1
-            moves = sum(q.cardinalities) - q.d
-            slot = torch.arange(slots, device=device)
-            slot = slot.repeat_interleave(alternatives, output_size=moves)
-            first = alternatives.cumsum(0) - alternatives
-            first = first.repeat_interleave(alternatives, output_size=moves)
-            offset = torch.arange(moves, device=device) - first + 1
-        else:
-            moves = slots * (k - 1)
-            slot = torch.arange(slots, device=device).repeat_interleave(k - 1, output_size=moves)
-            offset = torch.arange(1, k, device=device).repeat(slots)
-        if moves == 0:
-            return self.fx.new_zeros(self.fx.shape[:-1] + (slots, k))
-        variable, current = self.variable[..., slot], self.index[..., slot]
-        size: Tensor | int = k
-        if min(q.cardinalities) < k:
-            size = integers(q.cardinalities, device)[variable]
-        category = (current + offset) % size
-        possible = q.possible.flatten(-2).expand((n, *q.batch_shape, q.d * k))
-        possible = possible.gather(-1, variable * k + category)
-        category = torch.where(possible, category, current)
+        n, slots, k = len(self.index), self.index.shape[-1], q.k
+        current = self.index.unsqueeze(-1)
+        offset = torch.arange(1, k, device=device)
+        other = 1 - current if k == 2 else (current + offset) % k
+        is_mixed = min(q.cardinalities) < k
+        if is_mixed:
+            sizes = integers(q.cardinalities, device)
+            sizes = (sizes if self.variables is None else sizes[self.variables]).unsqueeze(-1)
+            other = (current + offset) % sizes
+        possible = self.possible.gather(-1, other)
+        if is_mixed:
+            possible = possible & (offset < sizes)  # further ones are repeated
+        # An impossible category writes its 0 to x's own entry, which is 0 anyway.
+        other = torch.where(possible, other, current)
+        category = other.flatten(-2).movedim(-1, 1)
+        slot = torch.arange(slots, device=device)
+        slot = slot.repeat_interleave(k - 1, output_size=slots * (k - 1))
+        kept: Tensor | None = None  # moves that are evaluated: all
+        if is_mixed and self.variables is None:
+            numbers = [i * (k - 1) + j for i, m in enumerate(q.cardinalities) for j in range(m - 1)]
+            kept = integers(numbers, device)
+            slot, category = slot[kept], category[:, kept]
+        moves, category = len(slot), category.flatten(0, 1)
 
         # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
-        flat = q.flat(self.x)
-        row = torch.arange(n, device=device).unsqueeze(1)
-        row = (row * q.d + slot if self.per_variable else row.expand(n, moves)).reshape(-1)
-        to_variable = variable.movedim(-1, 1).flatten(0, 1)
-        to_category = category.movedim(-1, 1).flatten(0, 1)
-
         def points(part: slice) -> Tensor:
-            start = flat.index_select(0, row[part])
-            return q.shaped(q.assign(start, to_variable[part], to_category[part]))
+            row = torch.arange(part.start, part.stop, device=device)
+            return self._points(row // moves, slot[row % moves], category[part])
 
         value = self.f.chunked(points, n * moves).unflatten(0, (n, moves)).movedim(1, -1)
-        change = value - (self.fx[..., slot] if self.per_variable else self.fx)
+        if kept is not None:
+            all_moves = value.new_zeros((*value.shape[:-1], slots * (k - 1)))
+            value = all_moves.index_copy(-1, kept, value)
+        change = value.unflatten(-1, (slots, k - 1)) - self.fx.unsqueeze(-1)
         change = change.masked_fill(~possible, 0.0)
-        table = change.new_zeros((*change.shape[:-1], slots * k))
-        # An impossible category writes its 0 to x's own entry, which is 0 anyway.
-        entry = (slot * k + category).expand(change.shape)
-        return table.scatter(-1, entry, change).unflatten(-1, (slots, k))
+        table = change.new_zeros((*change.shape[:-1], k))
+        return table.scatter(-1, other.expand(change.shape), change)
+
+    def _flipped(self) -> Table:
+        """Return the changes by calling f with every bit flipped, unless it is certain.
+
+        They are those of :meth:`_evaluated`, with less than half of its operations.
+        """
+        q, n, d = self.q, len(self.x), self.q.d
+        assert isinstance(q, Bits)
+        bit = q.flat(self.x)
+        undecided = q.undecided.to(bit.dtype)
+
+        def points(part: slice) -> Tensor:
+            if part.stop - part.start < n * d:  # whose rows are set in place
+                row = torch.arange(part.start, part.stop, device=bit.device)
+                flipped = (bit - undecided).abs().movedim(-1, 1).flatten(0, 1)
+                return self._points(row // d, row % d, flipped[part].long())
+            flips = torch.eye(d, dtype=bit.dtype, device=bit.device)
+            flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
+            return q.shaped((bit.unsqueeze(1) - flips).abs().flatten(0, 1))
+
+        value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
+        change = (value - self.fx).masked_fill(~q.undecided, 0.0)
+        return torch.stack([bit * change, (1 - bit) * change], -1)
 
     def _changes(self, table: Table) -> Table:
         """Return a table of values minus its entries of x's own categories; 0 where impossible."""
         current = self.index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
         # Less the table's own f(x), which is rounded as its neighbours are.
         table = table - table.gather(-1, current)
-        possible = self.q.possible.expand(self.index.shape[:-1] + self.q.possible.shape[-2:])
-        if self.variables is not None:
-            rows = self.variables.unsqueeze(-1).expand(self.variables.shape + (self.q.k,))
-            possible = possible.gather(-2, rows)
-        table = table.masked_fill(~possible, 0.0).scatter(-1, current, 0.0)
+        table = table.masked_fill(~self.possible, 0.0).scatter(-1, current, 0.0)
         self.f.check_finite(table, "f.neighbours must return")
         return table
 
@@ -207,24 +214,22 @@ class Neighbours:
         lead = self.fx.shape[1:-1]  # the batch with outputs
         asked = []
         if self.per_variable:
-            asked, slots = [self.variable.movedim(-1, 1).reshape(len(self.x), *batch, 1)], 1
+            slots = 1
+            own = torch.arange(q.d, device=points.device).repeat(len(self.index))
+            asked = [own.view(-1, *[1] * len(batch), 1).expand(len(points), *batch, 1)]
         elif self.variables is not None:
-            asked = [self.variables.reshape(len(self.x), *batch, slots)]
+            asked = [self.variables.reshape(len(points), *batch, slots)]
         trace = Trace.before(f, q)
         table = f.neighbours(points, *asked)
         if trace is not None:
             twice = (q.seen(self.x)[[0, 0]], *(numbers[[0, 0]] for numbers in asked))
             trace.warn_if_changed(lambda: f.neighbours(*twice))
-        expected = self.x.shape[:1] + batch + (slots, q.k) + lead[len(batch) :]
+        expected = points.shape[:1] + batch + (slots, q.k) + lead[len(batch) :]
         if not isinstance(table, Tensor) or table.shape != expected:
-            shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""
-            form = (
-                "[n, *batch, variables, k, *outputs]" if q.outputs else "[n, *batch, variables, k]"
-            )
-            raise ValueError(
-                f"f.neighbours must return a table of shape {tuple(expected)} ({form}), but it "
-                f"returned {shape or type(table).__name__}."
-            )
+            returned = "shape " * isinstance(table, Tensor) + str(shape_or_type(table))
+            form = f"[n, *batch, variables, k{', *outputs' if q.outputs else ''}]"
+            claim = f"return a table of shape {tuple(expected)} ({form})"
+            raise refusal("f.neighbours", claim, f"it returned {returned}")
         if q.outputs:
             last = range(len(expected) - q.outputs, len(expected))
             table = table.movedim(tuple(last), tuple(i - 2 for i in last))
@@ -246,25 +251,19 @@ class Neighbours:
         second = (largest + 1 + slots // 2) % slots
         compared = list(dict.fromkeys((largest, second)))
         draws = min(2, len(table))
-        row = torch.arange(draws, device=x.device).repeat_interleave(len(compared))
+        draw = torch.arange(draws, device=x.device).repeat_interleave(len(compared))
         slot = integers(compared, x.device).repeat(draws)
-        start = q.flat(x)[row * q.d + slot if self.per_variable else row]
-        current = self.index[row, ..., slot]
-        changed = self.variable[row, ..., slot]
-        unchanged = self.fx.expand(*self.fx.shape[:-1], slots)[row, ..., slot]
-        changes = table[row, ..., slot, :]
+        unchanged = self.fx.expand(*self.fx.shape[:-1], slots)[draw, ..., slot]
+        changes = table[draw, ..., slot, :]
         # The category whose change is largest in some output: these are in the batch of changes.
-        outputs = tuple(range(current.dim() - q.outputs, current.dim()))
+        current = self.index[draw, ..., slot].unsqueeze(-1)
+        is_other = self.possible[draw, ..., slot, :].scatter(-1, current, False)
+        outputs = tuple(range(current.dim() - 1 - q.outputs, current.dim() - 1))
         by_category = changes.abs().amax(outputs, keepdim=True) if outputs else changes.abs()
-        after = (current + 1) % integers(q.cardinalities, x.device)[changed]
-        is_largest = (slot == largest).view(-1, *[1] * (current.dim() - 1))
-        category = torch.where(
-            is_largest & (by_category > 0).any(-1), by_category.argmax(-1), after
-        )
-        possible = q.possible.flatten(-2).expand(*current.shape, -1)
-        possible = possible.gather(-1, (changed * q.k + category).unsqueeze(-1))
-        category = torch.where(possible.squeeze(-1), category, current)
-        points = q.shaped(q.assign(start, changed, category))
+        category = by_category.masked_fill(~is_other, -1.0).argmax(-1)
+        category = torch.where(is_other.any(-1), category, current.squeeze(-1))
+        points = self._points(draw, slot, category)
+        changed = self._variable(draw, slot)
 
         # Forked, so that later draws do not depend on whether f was called here.
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):

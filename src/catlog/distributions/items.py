@@ -10,7 +10,7 @@ def check_items(
     owner: str, name: str, scores: object, mask: object, validate_args: object = None
 ) -> None:
     """Raise unless ``scores`` are floats of at least one item, and ``mask`` is None or bools."""
-    check_validate_args(owner, validate_args, hint=" A mask of items is the argument `mask`.")
+    check_validate_args(owner, validate_args, hint="A mask of items is the argument `mask`.")
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         what = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"{owner}: `{name}` must be a tensor of floats, but {what} was given.")
