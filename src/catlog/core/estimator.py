@@ -332,20 +332,28 @@ def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Tenso
     return result
 
 
-class _Once(torch.autograd.Function):
-    """Identity on ``estimate``, whose gradient (or tangent) passes through :class:`_Refused`.
-
-    The estimate is passed along, so that differentiating again in anything behind it is refused.
-    """
+class _Identity(torch.autograd.Function):
+    """Identity on the first tensor."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(estimate: Tensor) -> Tensor:
-        return estimate.clone()
+    def forward(first: Tensor, *rest: Tensor) -> Tensor:
+        return first.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        pass
+
+
+class _Once(_Identity):
+    """Identity on an estimate, whose gradient (or tangent) passes through :class:`_Refused`.
+
+    The estimate is passed along, so that differentiating again in anything behind it is refused.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
@@ -360,18 +368,8 @@ class _Once(torch.autograd.Function):
         return _Refused.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
 
-class _Refused(torch.autograd.Function):
-    """Identity on ``gradient``, which raises an error when it is differentiated."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(gradient: Tensor, estimate: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
+class _Refused(_Identity):
+    """Identity on a gradient, which raises an error when it is differentiated."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -382,18 +380,8 @@ class _Refused(torch.autograd.Function):
         raise RuntimeError(TWICE)
 
 
-class _Objective(torch.autograd.Function):
-    """Identity on ``attached``. In the backward pass, ``objective`` gets the *squared* gradient."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(attached: Tensor, objective: Tensor) -> Tensor:
-        return attached.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
+class _Objective(_Identity):
+    """Identity on an estimate. In the backward pass, the objective gets the *squared* gradient."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .abilities import has_mean, has_touches
-from .checks import check_dense
+from .checks import check_dense, check_function, refusal, shape_or_type
 from .factors import Factors
 from .neighbours import Neighbours, Slots, Table
 from .noise import Trace
@@ -44,8 +44,7 @@ class Evaluator:
     """
 
     def __init__(self, f: Function, q: Factors, chunk_size: int | None = None) -> None:
-        if not callable(f):
-            raise TypeError(f"f must be a function of points, but {type(f).__name__} was given.")
+        check_function(f)
         self.f = f
         self.q = q
         self.chunk_size = chunk_size
@@ -80,12 +79,16 @@ class Evaluator:
         """
         if in_inference_mode() or not torch.is_grad_enabled():
             return self(x), torch.zeros_like(x)
-        if self.q.outputs:
-            fx, slope = self._slopes(x)
-        else:
-            (fx,), (slope,) = derivatives(lambda points: (self._values(points),), x)
-        if slope is None:
+        q = self.q
+        (fx,), pull = pullback(lambda points: (self._values(points),), x)
+        sizes = fx.shape[fx.dim() - q.outputs :]
+        columns = torch.eye(prod(sizes), dtype=fx.dtype, device=fx.device).view(-1, *sizes)
+        slopes = [pull(column.expand(fx.shape))[0] for column in columns]
+        if any(slope is None for slope in slopes):
             raise ValueError(NOT_DIFFERENTIABLE)
+        parts = [q.seen(slope.detach()) for slope in slopes if slope is not None]
+        batch_end = 1 + len(q.seen_batch)
+        slope = torch.stack(parts, batch_end).unflatten(batch_end, sizes) if sizes else parts[0]
         self.check_finite(slope, "f's derivative in x must have")
         return fx, slope
 
@@ -165,11 +168,11 @@ class Evaluator:
             # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
             most = 2**28 if x.is_cuda else 2**22
             at_once = max(1, most // max(1, prod(fx.shape[1:]) * q.d * q.k))
-        rows = at_once * group
         total: Tensor | None = None
         with torch.no_grad():
-            for part, known in zip(x.split(rows), fx.split(rows), strict=True):
-                table = Neighbours(self, part, known, None, per_variable).total()
+            for first in range(0, draws, at_once):
+                rows = slice(first * group, (first + at_once) * group)
+                table = Neighbours(self, x[rows], fx[rows], None, per_variable).total()
                 total = table if total is None else total + table
         assert total is not None
         return total / draws
@@ -187,15 +190,13 @@ class Evaluator:
         q, batch = self.q, self.q.seen_batch
         is_tensor = isinstance(mean, Tensor) and mean.dim() == len(batch) + q.outputs
         if not is_tensor or mean.shape[: len(batch)] != batch:  # type: ignore[attr-defined]
-            shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
-            raise ValueError(
-                f"f.expectation must return a tensor of shape {self._shape(batch)}, a mean per "
-                f"batch element of q{' and output of f' if q.outputs else ''}, but it returned "
-                f"{shape}."
-            )
+            form = f"a mean per batch element of q{' and output of f' * bool(q.outputs)}"
+            claim = f"return a tensor of shape {self._shape(batch)}, {form}"
+            raise refusal("f.expectation", claim, f"it returned {shape_or_type(mean)}")
         mean = cast(Tensor, mean)
         if not mean.is_floating_point():
-            raise TypeError(f"f.expectation must return floats, but it returned {mean.dtype}.")
+            but = f"it returned {mean.dtype}"
+            raise refusal("f.expectation", "return floats", but, kind=TypeError)
         self.check_finite(mean, "f.expectation must return")
         return mean.to(q.real)
 
@@ -209,10 +210,8 @@ class Evaluator:
         expected = (q.d, *fx.shape[fx.dim() - q.outputs :])
         is_bools = isinstance(touches, Tensor) and touches.dtype == torch.bool
         if not is_bools or touches.shape != expected:  # type: ignore[attr-defined]
-            raise ValueError(
-                f"f.touches must hold bools of shape {expected} ([variables, *outputs]), but it is "
-                f"{touches!r}."
-            )
+            claim = f"hold bools of shape {expected} ([variables, *outputs])"
+            raise refusal("f.touches", claim, f"it is {touches!r}")
         by_output = cast(Tensor, touches).to(q.device).movedim(0, -1)
         by_output = by_output | ~by_output.any(-1, keepdim=True)  # none: all
         return by_output.to(q.real) / by_output.sum(-1, keepdim=True)
@@ -225,26 +224,22 @@ class Evaluator:
         fx: object = self._called(seen)
         expected = x.shape[:1] + q.seen_batch
         if not isinstance(fx, Tensor):
-            raise TypeError(
-                f"f must return a tensor of shape {self._shape(expected)}, but it returned "
-                f"{type(fx).__name__}. If these are the values, wrap them: torch.as_tensor(values, "
-                f"dtype={q.real}, device={str(x.device)!r})."
-            )
+            claim = f"return a tensor of shape {self._shape(expected)}"
+            form = f"dtype={q.real}, device={str(x.device)!r}"
+            remedy = f"If these are the values, wrap them: torch.as_tensor(values, {form})."
+            raise refusal("f", claim, f"it returned {type(fx).__name__}", remedy, TypeError)
         check_dense("f: its value", fx)
         if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
             raise ValueError(self._wrong_shape(fx, tuple(seen.shape), expected))
         if fx.device != x.device:
-            raise ValueError(
-                f"f must return its values on {x.device}, the device of its input, but they are on "
-                f"{fx.device}."
-            )
+            claim = f"return its values on {x.device}, the device of its input"
+            raise refusal("f", claim, f"they are on {fx.device}")
         if fx.dtype == torch.bool:
             return fx.to(q.real)
         if not fx.is_floating_point():
-            raise TypeError(
-                f"f must return floats or bools, but it returned {fx.dtype}: end it with "
-                "`.float()` (or `.double()`)."
-            )
+            remedy = "end it with `.float()` (or `.double()`)."
+            message = f"f must return floats or bools, but it returned {fx.dtype}: {remedy}"
+            raise TypeError(message)
         self.check_finite(fx, "f must return")
         # Weights are differences of values and of their means, which 16 bits would round again.
         if fx.dtype.itemsize < 4:
@@ -273,45 +268,14 @@ class Evaluator:
         # The sum of finite numbers is finite, unless it overflows. It is one look, not three.
         if not can_inspect(self.q.validate, values) or isfinite(values.detach().sum().item()):
             return
-        is_bad = ~values.isfinite()
-        if bool(is_bad.any()):
-            bad = is_bad.nonzero()
+        bad = (~values.isfinite()).nonzero()
+        if len(bad):
             first = tuple(bad[0].tolist())
             raise ValueError(
                 f"{claim} finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, "
                 f"the first ({values[first].item()}) at index {first}. A q with "
                 "validate_args=False lets them through."
             )
-
-    def _slopes(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return f and the derivative of every output, by one backward pass per output."""
-        q = self.q
-        sizes: list[torch.Size] = []
-
-        def value(points: Tensor) -> Tensor:
-            fx = self._values(points)
-            sizes.append(fx.shape[fx.dim() - q.outputs :])
-            return fx.flatten(fx.dim() - q.outputs)
-
-        if not _is_eager():
-            fx, pull = torch.func.vjp(value, x.clone())[:2]
-            columns = torch.eye(fx.shape[-1], dtype=fx.dtype, device=fx.device)
-            slopes = [pull(column.expand(fx.shape))[0] for column in columns]
-        else:
-            with torch.enable_grad():
-                leaf = x.detach().clone().requires_grad_()
-                copy = leaf.clone()
-                origin = copy.grad_fn
-                fx = value(copy)
-                if origin is None or not depends(fx, origin):
-                    return fx, None
-                totals = [column.sum() for column in fx.unbind(-1)]
-                slopes = [
-                    torch.autograd.grad(total, leaf, retain_graph=True)[0] for total in totals
-                ]
-        batch_end = 1 + len(q.seen_batch)
-        slope = torch.stack([q.seen(slope.detach()) for slope in slopes], batch_end)
-        return fx.unflatten(-1, sizes[0]), slope.unflatten(batch_end, sizes[0])
 
     def _shape(self, expected: torch.Size) -> str:
         """Return the expected shape in words; the sizes of outputs are free."""
@@ -320,18 +284,14 @@ class Evaluator:
         return f"({', '.join([*map(str, expected), *['*'] * self.q.outputs])})"
 
     def _wrong_shape(self, fx: Tensor, shape: tuple[int, ...], expected: torch.Size) -> str:
-        outputs = self.q.outputs
+        outputs, returned = self.q.outputs, f"it returned {tuple(fx.shape)}"
+        shown = f"it was given x of shape {shape} and must return shape {self._shape(expected)}"
         if outputs:
             return (
-                f"f must return {outputs} output dimension{'s' * (outputs > 1)} per point: it "
-                f"was given x of shape {shape} and must return shape {self._shape(expected)} "
-                f"([n, *batch, *outputs]), but it returned {tuple(fx.shape)}. Change `outputs` or "
-                "f."
+                f"f must return {outputs} output dimension{'s' * (outputs > 1)} per point: {shown} "
+                f"([n, *batch, *outputs]), but {returned}. Change `outputs` or f."
             )
-        message = (
-            f"f must return one value per point: it was given x of shape {shape} and must "
-            f"return shape {tuple(expected)} ([n, *batch]), but it returned {tuple(fx.shape)}."
-        )
+        message = f"f must return one value per point: {shown} ([n, *batch]), but {returned}."
         extra = fx.dim() - len(expected)
         if extra > 0 and fx.shape[: len(expected)] == expected:
             message = (
@@ -355,39 +315,53 @@ def _is_eager() -> bool:
     return not torch.compiler.is_compiling() and not inside_functorch()
 
 
-def derivatives(
-    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, create_graph: bool = False
-) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Return the results of ``function`` and the derivatives of the first one's sum in the inputs.
+Results = tuple[Tensor, ...]
+Pull = Callable[[Tensor], tuple[Tensor | None, ...]]
+
+
+def pullback(
+    function: Callable[..., Results], *inputs: Tensor, create_graph: bool = False
+) -> tuple[Results, Pull]:
+    """Return the results of ``function``, and what maps a derivative in the first one to those in
+    the inputs.
 
     A derivative is None where the first result does not depend differentiably on that input (eager
     mode only). The results can be differentiated in what else the function depends on, and with
     ``create_graph`` so can the derivatives. The function may write into its inputs.
     """
     if not _is_eager():
-
-        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
+        # The annotation is text because compilers cannot trace that of an inner function.
+        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, Results]":
             results = function(*inputs)
             return results[0], results[1:]
 
         copies = [tensor.clone() for tensor in inputs]
-        first, pull, *rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)
-        results = (first, *rest[0])
-        grads = pull(torch.ones_like(first))
-    else:
-        with torch.enable_grad():
-            leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
-            copies = [leaf.clone() for leaf in leaves]
-            origins = [copy.grad_fn for copy in copies]
-            results = function(*copies)
-            is_used = [origin is not None and depends(results[0], origin) for origin in origins]
-            grads = (None,) * len(leaves)
-            if any(is_used):
-                total = results[0].sum()
-                grads = torch.autograd.grad(
-                    total, leaves, retain_graph=True, create_graph=create_graph, allow_unused=True
-                )
-            grads = tuple(grad if used else None for grad, used in zip(grads, is_used, strict=True))
+        first, vjp, rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)  # type: ignore[misc]
+        return (first, *rest), vjp
+    with torch.enable_grad():
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+        copies = [leaf.clone() for leaf in leaves]
+        origins = [copy.grad_fn for copy in copies]
+        results = function(*copies)
+    is_used = [origin is not None and depends(results[0], origin) for origin in origins]
+    options: dict[str, bool] = {"create_graph": create_graph, "allow_unused": True}
+
+    def pull(weight: Tensor) -> tuple[Tensor | None, ...]:
+        if not any(is_used):
+            return (None,) * len(leaves)
+        grads = torch.autograd.grad(results[0], leaves, weight, retain_graph=True, **options)
+        return tuple(grad if used else None for grad, used in zip(grads, is_used, strict=True))
+
+    return results, pull
+
+
+def derivatives(
+    function: Callable[..., Results], *inputs: Tensor, create_graph: bool = False
+) -> tuple[Results, tuple[Tensor | None, ...]]:
+    """Return the results of ``function``, and the derivatives of the first one's sum in the inputs,
+    as :func:`pullback` does; constants without ``create_graph``."""
+    results, pull = pullback(function, *inputs, create_graph=create_graph)
+    grads = pull(torch.ones_like(results[0]))
     if create_graph:
         return results, grads
     return results, tuple(None if grad is None else grad.detach() for grad in grads)
@@ -410,5 +384,5 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
             continue
         visited.add(node)
         # The first operand is visited first: it is where points mostly come from.
-        waiting.extend(parent for parent, _ in reversed(node.next_functions))
+        waiting += [parent for parent, _ in node.next_functions[::-1]]
     return False

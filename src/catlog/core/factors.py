@@ -354,15 +354,15 @@ class RelaxableFactors(IndependentFactors):
 
     def to_point(self, table: Float[Tensor, "*lead d k"]) -> Tensor:
         """Return a number per category as a point ``[*lead, *event]``."""
-        raise NotImplementedError
+        return self.shaped(table)
 
     def by_category(self, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
         """Return the derivative of f in points, per category."""
-        raise NotImplementedError
+        return self.flat(slope).to(self.real)
 
     def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d k"]:
         """Return points as a table of ones and zeros."""
-        raise NotImplementedError
+        return self.flat(x).to(self.real)
 
     def coordinates(self, x: Tensor) -> Float[Tensor, "n *batch d w"]:
         """Return points by coordinates of the logits: k numbers per one-hot vector, 1 per bit.
@@ -417,15 +417,6 @@ class OneHots(RelaxableFactors):
         place = variable.expand(category.shape)[..., None, None]
         return put(-2, place.expand(row.shape), row)
 
-    def to_point(self, table: Float[Tensor, "*lead d k"]) -> Tensor:
-        return self.shaped(table)
-
-    def by_category(self, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
-        return self.flat(slope).to(self.real)
-
-    def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d k"]:
-        return self.flat(x).to(self.real)
-
 
 class Bits(RelaxableFactors):
     """Bits. They have one number each, so that most of the arithmetic takes half the time.
@@ -444,6 +435,8 @@ class Bits(RelaxableFactors):
         self.dtype = given_parameter(base).dtype
 
     def _by_variable(self, parameter: Tensor) -> Float[Tensor, "*batch d"]:
+        if len(self.event_shape) == 1 and not self.outputs:
+            return parameter
         return parameter.reshape((*self.batch_shape, prod(self.event_shape)))
 
     @lazy

@@ -193,9 +193,11 @@ class Neighbours:
             flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
             return q.shaped((bit.unsqueeze(1) - flips).abs().flatten(0, 1))
 
-        value = self.f.chunked(points, n * d).unflatten(0, (n, d)).movedim(1, -1)
+        value = self.f.chunked(points, n * d)
+        value = value.reshape(n, d, *value.shape[1:]).movedim(1, -1)
         change = (value - self.fx).masked_fill(~q.undecided, 0.0)
-        return torch.stack([bit * change, (1 - bit) * change], -1)
+        to_zero = bit * change
+        return torch.stack([to_zero, change - to_zero], -1)
 
     def _changes(self, table: Table) -> Table:
         """Return a table of values minus its entries of x's own categories; 0 where impossible."""

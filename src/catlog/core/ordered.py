@@ -25,6 +25,8 @@ from .checks import (
     check_together,
     check_validate_args,
     readable,
+    refusal,
+    shape_or_type,
 )
 from .tracing import can_inspect, inside_functorch
 
@@ -281,10 +283,9 @@ class Ordered(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
         wanted = torch.Size(batch_shape)
         if not broadcasts(self.batch_shape, wanted):
-            raise ValueError(
-                f"{type(self).__name__}: `batch_shape` must be one that {tuple(self.batch_shape)} "
-                f"expands to, but it is {tuple(wanted)}."
-            )
+            subject = f"{type(self).__name__}: `batch_shape`"
+            claim = f"be one that {tuple(self.batch_shape)} expands to"
+            raise refusal(subject, claim, f"it is {tuple(wanted)}")
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
         missing = {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
         new.__dict__.update(missing)
@@ -306,10 +307,8 @@ def check_value(q: Distribution, value: Tensor, device: torch.device) -> None:
 def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
     """Return the shape of a batch, or raise if a single size was given."""
     if isinstance(batch_shape, int):
-        raise TypeError(
-            f"{owner}: `batch_shape` must be a tuple of sizes, but {batch_shape} was given. Pass "
-            f"({batch_shape},)."
-        )
+        subject, remedy = f"{owner}: `batch_shape`", f"Pass ({batch_shape},)."
+        raise refusal(subject, "be a tuple of sizes", f"{batch_shape} was given", remedy, TypeError)
     return torch.Size(batch_shape)
 
 
@@ -326,14 +325,11 @@ def dtype_and_device(
 def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
-        returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        has_batch = len(expected) > 3
         fits = isinstance(logits, Tensor) and logits.shape[-2:] == expected[-2:]
-        hint = f" {CONTEXTS}" if fits and not has_batch else ""
-        raise ValueError(
-            f"q: the conditional of variable {variable} must return logits of shape "
-            f"{tuple(expected)}, but it returned {returned}.{hint}"
-        )
+        hint = CONTEXTS if fits and len(expected) <= 3 else ""
+        subject, claim = f"q: the conditional of variable {variable}", "return logits of shape"
+        but = f"it returned {shape_or_type(logits)}"
+        raise refusal(subject, f"{claim} {tuple(expected)}", but, hint)
     check_dense(f"q: the logits of variable {variable}", logits)
 
 

@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
 from .categories import Kind, integers, inverse_cdf
-from .checks import check_count, check_dense, check_device, check_generator
+from .checks import check_count, check_dense, check_device, check_generator, refusal, shape_or_type
 from .factors import Bits, DependentFactors, Factors
 from .tracing import can_inspect
 
 Sampling = Literal["independent", "antithetic", "latin"]
+WHOLE = "whole numbers, as q.sample() gives them"
+FORMS = {
+    Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
+    Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
+}
 MOST_COUNTED, MOST_INSERTED = 8, 128  # keys; more of them take longer than sorting
 
 
@@ -43,9 +48,9 @@ class Randomness:
         check_generator(generator, q.device)
         self.q = q
         self.x = x
-        self.noise = list(noise) if isinstance(noise, (tuple, list)) else noise
-        if isinstance(noise, Tensor):
-            self.noise = [noise]
+        self.noise: list[object] | None = None
+        if noise is not None:
+            self.noise = [noise] if isinstance(noise, Tensor) else list(noise)
         self.generator = generator
         self.owner = owner
         self.least = least
@@ -72,16 +77,16 @@ class Randomness:
         ``probs``: of the categories, where they are not those of q.
         """
         q = self.q
-        self.taken.append(("points", (n * groups, *q.batch_shape, *q.event_shape)))
-        if self.x is not None:
-            return checked_points(q, self.x, self.owner, groups, self.least, self.hint)
+        x = self.given_points(n, groups)
+        if x is not None:
+            return x
         if sampling == "independent":
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
                 return q.point(direct)
         lead = () if groups == 1 else (groups,)
         u = self._dependent(n, (*lead, *q.batch_shape, q.d), sampling)
-        u = u.reshape(n * groups, *q.batch_shape, q.d)
+        u = u.flatten(0, 1) if lead else u
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
         if isinstance(q, Bits) and sampling == "antithetic":  # whose 1 - u may be 1
@@ -102,19 +107,25 @@ class Randomness:
         self.taken.append(("uniform", shape))
         if self.noise is None:
             return self._rand(shape)
-        return self._given(shape, batch_from, closed)
+        u, real = self._next(shape, batch_from), self.q.real
+        if not u.is_floating_point():
+            raise TypeError(f"noise: uniforms of shape {shape} come next, but {u.dtype} was given.")
+        if can_inspect(self.q.validate, u):
+            inside = (u >= 0) & (u <= 1 if closed else u < 1)
+            if not bool(inside.all()):
+                claim = f"hold numbers in [0, 1{']' if closed else ')'}"
+                raise refusal("noise", claim, "others were given")
+        if u.dtype == real or closed:
+            return u.to(real)
+        return u.to(real).clamp(max=1 - torch.finfo(real).eps / 2)  # where rounding gave 1
 
-    def given(self, n: int) -> Tensor | None:
-        """Return the points given, as they are; None where a method should make n points itself."""
-        self.taken.append(("points", (n, *self.q.batch_shape, *self.q.event_shape)))
-        return self.x
-
-    def given_points(self, n: int) -> Tensor | None:
-        """Return the points given, checked; None where a method should make n points itself."""
-        x = self.given(n)
-        return (
-            None if x is None else checked_points(self.q, x, self.owner, 1, self.least, self.hint)
-        )
+    def given_points(self, n: int, groups: int = 1, *, checked: bool = True) -> Tensor | None:
+        """Return the points given, ``checked`` or as they are; None where a method should make n
+        points itself."""
+        self.taken.append(("points", (n * groups, *self.q.batch_shape, *self.q.event_shape)))
+        if self.x is None or not checked:
+            return self.x
+        return checked_points(self.q, self.x, self.owner, groups, self.least, self.hint)
 
     def part_of_uniform(
         self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
@@ -162,9 +173,9 @@ class Randomness:
 
     def coin(self) -> float:
         """Return one uniform as a number, without waiting for a GPU."""
-        self.taken.append(("uniform", ()))
         if self.noise is not None:
-            return float(self._given((), None, False))
+            return float(self.uniform())
+        self.taken.append(("uniform", ()))
         device = torch.device("cpu") if self.generator is None else self.generator.device
         return float(rand((), None, device, self.generator))
 
@@ -172,19 +183,15 @@ class Randomness:
         """Raise if something was given that the call did not use."""
         names = {name for name, _ in self.taken}
         if self.x is not None and "points" not in names:
-            instead = (
-                "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
-            )
-            raise ValueError(f"x: {self.owner} cannot use it{instead}.")
+            advice = "; give `noise` or a `generator` instead" if names else ", as it draws nothing"
+            raise ValueError(f"x: {self.owner} cannot use it{advice}.")
         if self.noise:
+            shapes = [f"{name} {shape}" for name, shape in self.taken if name != "points"]
             raise ValueError(
                 f"noise: {self.owner} used all but {len(self.noise)} of the given tensors. Give "
-                f"what it draws besides points, in order: {self._listing() or 'nothing'}; else "
+                f"what it draws besides points, in order: {', '.join(shapes) or 'nothing'}; else "
                 f"give {'`x` or ' if 'points' in names else ''}a `generator`."
             )
-
-    def _listing(self) -> str:
-        return ", ".join(f"{name} {shape}" for name, shape in self.taken if name != "points")
 
     def _rand(self, shape: tuple[int, ...]) -> Tensor:
         return rand(shape, self.q.real, self.q.device, self.generator)
@@ -196,22 +203,6 @@ class Randomness:
         if sampling == "latin":
             return (_permutations(self._rand((n, *shape))) + self._rand((n, *shape))) / n
         return self._rand((n, *shape))
-
-    def _given(self, shape: tuple[int, ...], batch_from: int | None, closed: bool) -> Tensor:
-        u = self._next(shape, batch_from)
-        if not u.is_floating_point():
-            raise TypeError(f"noise: uniforms of shape {shape} come next, but {u.dtype} was given.")
-        if can_inspect(self.q.validate, u):
-            inside = (u >= 0) & (u <= 1 if closed else u < 1)
-            if not bool(inside.all()):
-                raise ValueError(
-                    f"noise must hold numbers in [0, 1{']' if closed else ')'}, but others were "
-                    "given."
-                )
-        real = self.q.real
-        if u.dtype == real or closed:
-            return u.to(real)
-        return u.to(real).clamp(max=1 - torch.finfo(real).eps / 2)  # where rounding gave 1
 
     def _given_variables(self, n: int, m: int) -> Tensor:
         q = self.q
@@ -226,25 +217,22 @@ class Randomness:
             is_number = (chosen >= 0) & (chosen < q.d)
             repeated = chosen.sort(-1).values.diff(dim=-1) == 0
             if not bool(is_number.all()) or bool(repeated.any()):
-                raise ValueError(
-                    f"noise: each draw must have {m} different numbers of variables from 0 to "
-                    f"{q.d - 1}, but others were given."
-                )
+                numbers = f"{m} different numbers of variables from 0 to {q.d - 1}"
+                raise ValueError(f"noise: each draw must have {numbers}, but others were given.")
         return chosen.long()
 
     def _next(self, shape: tuple[int, ...], batch_from: int | None) -> Tensor:
         """Return the next tensor given, with output dimensions; raise unless it has this shape."""
-        assert isinstance(self.noise, list)
         value = self.noise.pop(0) if self.noise else None
         q, without = self.q, shape
         if batch_from is not None and q.outputs:
             end = batch_from + len(q.batch_shape)
             without = shape[: end - q.outputs] + shape[end:]
         if not isinstance(value, Tensor) or tuple(value.shape) not in (shape, without):
-            given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
                 f"noise: a tensor of shape {without} comes next, number "
-                f"{sum(name != 'points' for name, _ in self.taken)}, but {given} was given."
+                f"{sum(name != 'points' for name, _ in self.taken)}, but {shape_or_type(value)} "
+                "was given."
             )
         check_device("noise", value, q.device)
         return value.detach().reshape(shape)
@@ -268,23 +256,24 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
     rows = "n" if groups == 1 else f"n * {groups}"
     expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
     if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor of {expected}, but {type(x).__name__} was given.")
+        but = f"{type(x).__name__} was given"
+        raise refusal("x", f"be a tensor of {expected}", but, kind=TypeError)
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or len(x) == 0 or len(x) % groups:
-        raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
+        raise refusal("x", f"have {expected}", f"{tuple(x.shape)} was given")
     if len(x) < least:
         check_count(owner, "x.shape[0]", len(x), least, hint=hint)
     check_dense("x", x)
     check_device("x", x, q.device)
     of_integers = not q.dtype.is_floating_point
     if x.is_complex() or (of_integers and (x.is_floating_point() or x.dtype == torch.bool)):
-        raise TypeError(
-            f"x must hold points of {q.dtype}, as q.sample() gives them, but {x.dtype} was given."
-        )
+        claim = f"hold points of {q.dtype}, as q.sample() gives them"
+        raise refusal("x", claim, f"{x.dtype} was given", kind=TypeError)
     x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
     points = x.to(q.dtype)
     if can_inspect(q.validate, x):
         if not of_integers and bool((q.point(q.index(points).clamp(min=0)) != x).any()):
-            _refuse_form(q)
+            kind = q.form.kind if isinstance(q, DependentFactors) else q.kind
+            raise refusal("x", f"hold {FORMS.get(kind, WHOLE)}", "others were given")
         index = q.index(points)
         sizes = integers(q.cardinalities, index.device)
         possible = ((index >= 0) & (index < sizes)).all(-1)
@@ -298,16 +287,6 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
                 "probability zero."
             )
     return points
-
-
-def _refuse_form(q: Factors) -> NoReturn:
-    """Raise an error that says how points are written."""
-    kind = q.form.kind if isinstance(q, DependentFactors) else q.kind
-    form = {
-        Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
-        Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-    }.get(kind, "whole numbers, as q.sample() gives them")
-    raise ValueError(f"x must hold {form}, but others were given.")
 
 
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int[Tensor, "n *shape"]:

@@ -55,11 +55,12 @@ def can_inspect(validate: bool, *values: Tensor) -> bool:
     """
     if not validate or torch.compiler.is_compiling():
         return False
-    if any(value.is_meta for value in values):
-        return False
-    if any(value.is_cuda for value in values) and torch.cuda.is_current_stream_capturing():
-        return False
-    return not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)
+    for value in values:  # a loop is twice as fast as any(...) of each condition
+        if value.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(value):
+            return False
+        if value.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+    return True
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.distributions import Distribution, Independent
 
 from .categories import Kind
-from .checks import check_outputs, is_checked
+from .checks import check_outputs, is_checked, refusal
 from .factors import READERS, DependentFactors, Factors, RelaxableFactors, independent
 from .ordered import Ordered, Rearranged
 from .tracing import constant_result
@@ -26,11 +26,8 @@ def view(
     """Return q as factors, or raise an error that says which distributions ``owner`` takes."""
     check_outputs(outputs)
     known, validate = converted(q), is_checked(q)
-    factors: Factors | None
-    if isinstance(known, Ordered):
-        factors = DependentFactors(known, outputs, validate)
-    else:
-        factors = independent(known, outputs, validate)
+    read = DependentFactors if isinstance(known, Ordered) else independent
+    factors: Factors | None = read(known, outputs, validate)
     if factors is None or factors.kind not in supports:
         raise TypeError(_why_not(q, factors, supports, owner, instead))
     factors.distribution = q
@@ -41,21 +38,22 @@ def _why_not(
     q: Distribution, factors: Factors | None, supports: frozenset[Kind], owner: str, instead: str
 ) -> str:
     """Return why an estimator does not take q; ``factors`` are None where no estimator does."""
+    given = f"but {name_of(q)} was given"
     if supports == {Kind.COUNTS}:
         return (
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
-            "NegativeBinomial of torch.distributions, alone or inside Independent(..., dims), but "
-            f"{name_of(q)} was given."
+            "NegativeBinomial of torch.distributions, alone or inside Independent(..., dims), "
+            f"{given}."
         )
     if factors is None and not isinstance(q, Distribution | type) and callable(q):
         return (
-            f"q: a distribution is needed, but {name_of(q)} was given, which can be called. Write "
-            "E(f, q): the function comes first, then the distribution."
+            f"q: a distribution is needed, {given}, which can be called. Write E(f, q): the "
+            "function comes first, then the distribution."
         )
     if factors is None or factors.kind == Kind.COUNTS:
         return (
-            f"q: a distribution of categorical variables is needed, but {name_of(q)} was given. "
-            "Supported are Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
+            f"q: a distribution of categorical variables is needed, {given}. Supported are "
+            "Bernoulli, Categorical and OneHotCategorical of torch.distributions, "
             "each alone or inside Independent(..., dims), and catlog.distributions.Categoricals; "
             "and, for estimators of dependent variables, those of catlog.distributions "
             "(MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
@@ -68,10 +66,7 @@ def _why_not(
             'ones. Use an estimator whose `supports` names "structured", such as RLOO or SCateR.'
         )
     if supports == {Kind.BITS}:
-        return (
-            f"q: {owner} is for binary variables (Bernoulli), but {name_of(q)} was given. Use "
-            f"{instead}."
-        )
+        return f"q: {owner} is for binary variables (Bernoulli), {given}. Use {instead}."
     return (
         f"q: {owner} needs points that can be relaxed to real vectors, but {name_of(q)} draws "
         "integers. Use OneHotCategorical (with the same logits) and let f read one-hot vectors"
@@ -123,22 +118,18 @@ def register_distribution(type: "type | str", convert: Convert) -> None:
     >>> Exact()(lambda x: 3 * x, Coin(torch.tensor(0.5)))
     tensor(1.5000)
     """
+    subject = "register_distribution: `type`"
     is_name = isinstance(type, str) and "." in type
     if not is_name and (not isclass(type) or type is object):
-        raise TypeError(
-            "register_distribution: `type` must be a class of distributions or its full name, as "
-            f"'package.module.Class', but {type!r} was given."
-        )
+        claim = "be a class of distributions or its full name, as 'package.module.Class'"
+        raise refusal(subject, claim, f"{type!r} was given", kind=TypeError)
     if isclass(type) and (type in READERS or issubclass(type, Ordered)):
-        raise ValueError(
-            "register_distribution: `type` must be one that estimators do not know yet, but they "
-            f"take {type.__name__} as it is. Register a subclass of Distribution instead."
-        )
+        but = f"they take {type.__name__} as it is"
+        remedy = "Register a subclass of Distribution instead."
+        raise refusal(subject, "be one that estimators do not know yet", but, remedy)
     if not callable(convert):
-        raise TypeError(
-            "register_distribution: `convert` must be a function of q that returns a distribution, "
-            f"but {convert!r} was given."
-        )
+        claim, but = "be a function of q that returns a distribution", f"{convert!r} was given"
+        raise refusal("register_distribution: `convert`", claim, but, kind=TypeError)
     CONVERSIONS[type] = convert
 
 
@@ -154,31 +145,18 @@ def converted(q: Any) -> Any:
         return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
     if type(q) in READERS or isinstance(q, Ordered):
         return q
-    convert = _conversion(type(q))
+    convert = next((CONVERSIONS[key] for key in _keys(type(q)) if key in CONVERSIONS), None)
     if convert is None:
         return q
     result = convert(q)
-    name = type(q).__name__
+    subject = f"register_distribution: `convert` of {type(q).__name__}"
+    but = f"it returned {type(result).__name__}"
     if not isinstance(result, Distribution):
-        raise TypeError(
-            f"register_distribution: `convert` of {name} must return a distribution, but it "
-            f"returned {type(result).__name__}."
-        )
+        raise refusal(subject, "return a distribution", but, kind=TypeError)
     if result.batch_shape != getattr(q, "batch_shape", result.batch_shape):
-        raise ValueError(
-            f"register_distribution: `convert` of {name} must keep the batch shape "
-            f"{tuple(q.batch_shape)}, but it returned {type(result).__name__} with "
-            f"{tuple(result.batch_shape)}."
-        )
+        claim = f"keep the batch shape {tuple(q.batch_shape)}"
+        raise refusal(subject, claim, f"{but} with {tuple(result.batch_shape)}")
     return result if type(result) is type(q) else converted(result)
-
-
-def _conversion(kind: type) -> Convert | None:
-    """Return how the type is converted: by its own registration, or that of its nearest base."""
-    for key in _keys(kind):
-        if key in CONVERSIONS:
-            return CONVERSIONS[key]
-    return None
 
 
 @constant_result  # torch 2.6 cannot trace __mro__

@@ -63,7 +63,7 @@ class CountDifferences(Estimator[Counts]):
     reference = "Cong et al. 2019"
 
     def estimate(self, f: Evaluator, q: Counts, draw: Randomness) -> Estimate:
-        x = draw.given(self.samples)
+        x = draw.given_points(self.samples, checked=False)
         if x is None:
             with torch.no_grad(), seeded_from(draw.generator):
                 x = q.distribution.sample((self.samples,))
