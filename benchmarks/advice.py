@@ -40,7 +40,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
-from catlog.estimators.parsing import parse_estimator
 
 from .advice_problems import PROBLEMS, Function
 from .measuring import RESULTS, Row, Rows, Section, Table, grouped, keyed, run, selected
@@ -98,6 +97,8 @@ class Training:
 
     def race(self, label: str, number: int) -> Iterator[None]:
         """Train until the level is at most the target; let others train every now and then."""
+        from catlog.estimators.parsing import parse_estimator  # the first edition has no such module
+
         E, levels, check, pause = parse_estimator(label), [self.level()] * 3, 0.01, MOMENT
         torch.manual_seed(1000 + number)
         while fmean(levels[-3:]) > self.problem.target:

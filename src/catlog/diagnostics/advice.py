@@ -16,12 +16,12 @@ from ..core.checks import check_count
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
+from ..estimators import RLOO
 from .arms import AnyEstimator, as_estimator, joined_reasons
 from .pilot import Pilot, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
-PREFERRED = [f"RLOO({n})" for n in (4, 16, 64, 2, 8, 32)]
-CHOICE = 1.15  # times the best score, within which an order of names makes the choice
+CLOSE = 1.2  # times the best score, within which RLOO with the most draws is the choice
 LEVEL = 1.25  # times the best score: what races to a target could not tell apart
 ZERO = "all of its gradients were zero"
 
@@ -113,12 +113,13 @@ def advise(
     variance x time (McCandlish et al., "An empirical model of large-batch training", 2018, section
     2.2).
 
-    The candidates make one estimate each, in turn, up to 64 times. After 8 rounds those that are
-    far behind are left out. The time of a step is the least of all rounds. Most often a few
-    candidates are level, within the error of the pilot. All of them are named. Of those within 10 %
-    of the best, the first in a fixed order is the choice: RLOO before others, and of its numbers of
-    draws the largest. So the choice is the same in most calls, although the scores are not. The
-    same seed makes the same draws.
+    The candidates make one estimate each, in turn, up to 256 times. After 4 rounds, and again
+    later, those that are far behind are left out. The time of a step is the least of all rounds.
+    Most often a few candidates are level, within the error of the pilot. All of them are named. The
+    choice is RLOO with the most draws that are within 20 % of the best: noise that seems harmless
+    at the start of training hurts later. If no RLOO is within 20 %, it is the best of the others.
+    So the choice is the same in most calls, although the scores are not. The same seed makes the
+    same draws.
 
     Nothing else changes, even if the pilot is interrupted: parameters, gradients, torch's random
     number generators and the buffers of the modules that f, q and ``step`` refer to (running
@@ -227,11 +228,10 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
     ]
     ranked = tuple(trial for trial in trials if trial.estimator.unbiased)
     biased = tuple(trial for trial in trials if not trial.estimator.unbiased)
-    # What is listed as slower never beats the choice.
-    most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
-    close = level_with_best(scores, CHOICE)
-    order = sorted(ranked, key=lambda trial: [*PREFERRED, trial.name].index(trial.name))
-    choice = next(t for t in order if t.name in close and t.times_as_long <= most)
+    close = [trial for trial in ranked if trial.times_as_long <= CLOSE]
+    ladder = [trial for trial in close if isinstance(trial.estimator, RLOO)]
+    fastest = min(ranked, key=lambda trial: trial.times_as_long)
+    choice = max(ladder, key=lambda trial: trial.evaluations, default=fastest)
     lines = [
         *_ranking(choice, ranked, seconds),
         *_noise(pilot, choice, skipped),

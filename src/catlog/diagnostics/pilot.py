@@ -231,16 +231,8 @@ class Pilot:
         return self.deadline(least) - self.task.clock()
 
     def seconds(self, arm: Arm) -> float:
-        """Return the least time of an arm's step.
-
-        RLOO takes no longer with fewer draws, and no more than twice as long with twice as many.
-        """
-        least = min(arm.times)
-        if arm.E in LADDER:
-            ladder = [other for other in self.tried() if other.E in LADDER]
-            n = arm.evaluations
-            least = min(min(o.times) * max(1.0, n / o.evaluations) for o in ladder)
-        return least + self.rest + self.miss * arm.evaluations
+        """Return the least time of an arm's step, at points that f has not seen."""
+        return min(arm.times) + self.rest + self.miss * arm.evaluations
 
     # Scores
 
