@@ -1,6 +1,5 @@
 """`catlog.advise`, with a clock that counts evaluations of f, which is the same on all machines."""
 
-import time
 from collections.abc import Callable
 from inspect import signature
 from math import inf, isnan
@@ -74,34 +73,18 @@ def by_name(advice: catlog.Advice) -> dict[str, Trial]:
 # The score
 
 
-def enumerated_variance(
-    E: catlog.Estimator, f: Callable[[Tensor], Tensor], q: Independent
-) -> float:
-    """Return the variance of RLOO(2), over all pairs of points."""
-    assert RLOO(2) == E
-    logits = q.base_dist.logits
-    grid = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * len(logits)).double()
-    p = logits.detach().sigmoid()
-    weight = (p * grid + (1 - p) * (1 - grid)).prod(-1)
-    fx = f(grid)
-    gradient = (fx[:, None] - fx).unsqueeze(-1) * (grid[:, None] - grid) / 2
-    both = (weight[:, None] * weight).unsqueeze(-1)
-    mean = (both * gradient).sum((0, 1))
-    return (both * (gradient - mean).square()).sum().item()
-
-
-def test_variance_is_that_over_all_outcomes() -> None:
+def test_variance_is_that_over_all_pairs_of_points() -> None:
     """Within 5.2 standard errors (false failures: 2e-7) of the 256 estimates."""
     f, q = quadratic(5), bits(5)
     (trial,) = ask(f, q, candidates=[RLOO(2)]).trials
-    expected = enumerated_variance(RLOO(2), f, q)
-    generator, rows = torch.Generator().manual_seed(1), []
-    for _ in range(2000):
-        value = RLOO(2)(f, q, generator=generator)
-        rows.append(torch.autograd.grad(value, q.base_dist.logits, retain_graph=True)[0])
-    lengths = (torch.stack(rows) - torch.stack(rows).mean(0)).square().sum(-1)
+    grid = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 5).double()
+    weight, fx = q.log_prob(grid).exp().detach(), f(grid)
+    gradient = (fx[:, None] - fx).unsqueeze(-1) * (grid[:, None] - grid) / 2
+    both = (weight[:, None] * weight).unsqueeze(-1)
+    lengths = (gradient - (both * gradient).sum((0, 1))).square().sum(-1, keepdim=True)
+    expected = (both * lengths).sum().item()
+    bound = 5.2 * ((both * (lengths - expected).square()).sum().item() / 256) ** 0.5
     assert trial.repeats == 256
-    bound = 5.2 * lengths.std().item() / 16
     assert abs(trial.variance - expected) < bound
     assert bound < 2 * expected  # the power: three times as much would be noticed
 
@@ -113,8 +96,10 @@ def test_times_are_the_least_of_all_steps() -> None:
     assert ask(quadratic(6), bits(6), step=5, candidates=["RLOO(2)"]).trials[0].seconds > 5.2
 
 
-def score(trial: Trial, floor: float) -> float:
-    return (floor + trial.variance) * trial.seconds
+def check_scores(advice: catlog.Advice, floor: float) -> None:
+    scores = [(floor + trial.variance) * trial.seconds for trial in advice.trials]
+    for trial, value in zip(advice.trials, scores, strict=True):
+        assert trial.times_as_long == pytest.approx(value / min(scores), rel=1e-6)
 
 
 def test_score_is_ten_squared_gradients_and_the_variance_by_the_seconds() -> None:
@@ -122,9 +107,7 @@ def test_score_is_ten_squared_gradients_and_the_variance_by_the_seconds() -> Non
     f, q = quadratic(5), bits(5)
     (exact,) = torch.autograd.grad(Exact()(f, q), q.base_dist.logits, retain_graph=True)
     advice = ask(f, q, candidates=[RLOO(2), RLOO(16), Exact()])
-    scores = [score(trial, 10 * exact.square().sum().item()) for trial in advice.trials]
-    for trial, value in zip(advice.trials, scores, strict=True):
-        assert trial.times_as_long == pytest.approx(value / min(scores), rel=1e-6)
+    check_scores(advice, 10 * exact.square().sum().item())
 
 
 class Attention(nn.Module):
@@ -167,10 +150,7 @@ def test_minibatch_and_penalty_are_parts_of_the_score() -> None:
         budget=256,
         candidates=[Exact(), RLOO(2)],
     )
-    floor = 10 * signal + minibatch
-    scores = [score(trial, floor) for trial in advice.trials]
-    for trial, value in zip(advice.trials, scores, strict=True):
-        assert trial.times_as_long == pytest.approx(value / min(scores), rel=1e-6)
+    check_scores(advice, 10 * signal + minibatch)
     assert "times the minibatch's" in str(advice)
     separate = ask(quadratic(3), bits(5, 3), candidates=[RLOO(2)])
     assert "minibatch" not in str(separate)  # every element has logits of its own
@@ -216,15 +196,13 @@ def test_the_choice_is_level_and_not_beaten_by_what_is_listed() -> None:
         (lambda x: normals(12, 3, seed=1)[torch.arange(12), x].sum(-1), numbers(12, 3)),
     ):
         advice = ask(f, q)
-        trials = by_name(advice)
-        choice = trials[repr(advice.estimator)]
+        choice = by_name(advice)[repr(advice.estimator)]
         slower = [trial.times_as_long for trial in advice.trials if not trial.is_level]
         assert choice.is_level
-        assert choice.times_as_long <= min(slower, default=inf)
-        assert all(factor > LEVEL for factor in slower)
+        assert choice.times_as_long <= LEVEL <= min(slower, default=inf)
 
 
-def test_of_level_numbers_of_draws_the_largest_is_taken() -> None:
+def test_of_close_numbers_of_draws_the_largest_is_taken() -> None:
     """Where the rest of a step takes long, whatever the seed and the order of the candidates."""
     pair = [RLOO(32), RLOO(64)]
     for seed, candidates in ((0, pair), (1, pair[::-1])):
@@ -232,6 +210,12 @@ def test_of_level_numbers_of_draws_the_largest_is_taken() -> None:
         assert advice.estimator == RLOO(64)
         assert all(trial.is_level for trial in advice.trials)
         assert "RLOO(32)" in str(advice).split("\n")[0]
+
+
+def test_another_is_taken_if_no_rloo_is_close() -> None:
+    advice = ask(quadratic(6), bits(6), candidates=[RLOO(2), Exact(), IndeCateR()], step=1000.0)
+    (best,) = [trial for trial in advice.trials if trial.times_as_long == 1.0]
+    assert repr(advice.estimator) == best.name != "RLOO(2)"
 
 
 def test_name_is_stable_under_noise_of_the_clock() -> None:
@@ -467,15 +451,6 @@ def test_interruption_leaves_everything_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-def test_real_time_is_short() -> None:
-    start = time.perf_counter()
-    advice = advise(quadratic(12), bits(12), seconds=0.3, steps=1)
-    assert time.perf_counter() - start < 5  # generous: other programs may run
-    value = advice.estimator(quadratic(12), q := bits(12))
-    value.backward()
-    assert q.base_dist.logits.grad.isfinite().all()
-
-
 def test_one_hot_vectors_of_a_batch() -> None:
     weights = normals(60, 30, seed=1) / 8
     q = Independent(OneHotCategorical(logits=normals(16, 20, 3).requires_grad_()), 1)
@@ -491,30 +466,26 @@ def test_names_and_modules_do_not_clash() -> None:
     assert len(text) < 500
 
 
-def test_errors() -> None:
-    with pytest.raises(ValueError, match="`budget` must be at least 1, but 0 was given"):
-        advise(quadratic(4), bits(4), budget=0)
-    with pytest.raises(ValueError, match="`steps` must be positive"):
-        advise(quadratic(4), bits(4), steps=0)
-    with pytest.raises(ValueError, match="`seconds` must be at least 0"):
-        advise(quadratic(4), bits(4), seconds=-1)
-    with pytest.raises(ValueError, match="`step` must be a callable or seconds of at least 0"):
-        advise(quadratic(4), bits(4), step=-1.0)
-    with pytest.raises(
-        ValueError, match=r"of shape \(3,\), but it returned \(\)\. Sum over the var"
-    ):
-        advise(quadratic(4), bits(3, 4), penalty=lambda q: q.entropy().sum())
-    with pytest.raises(
-        ValueError, match=r"no candidate could be used\. Exact\(\): it needs 16 evaluations, more"
-    ):
-        advise(quadratic(4), bits(4), budget=1, candidates=[Exact(), RLOO()])
-    for loss, returned in ((lambda value: value.mean(), r"\(\)"), (lambda value: 1.0, r"1\.0")):
-        with pytest.raises(ValueError, match=f"loss: .* it returned {returned}. Leave out the sum"):
-            advise(quadratic(4), bits(3, 4), loss=loss)
-    with pytest.raises(ValueError, match="candidates: at least one is needed, but none was given"):
-        advise(quadratic(4), bits(4), candidates=[])
-    with pytest.raises(ValueError, match=r"^f must return one value per point"):
-        advise(lambda x: x, bits(4), candidates=[RLOO()])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "`budget` must be at least 1, but 0 was given"),
+        ({"steps": 0}, "`steps` must be positive"),
+        ({"seconds": -1}, "`seconds` must be at least 0"),
+        ({"step": -1.0}, "`step` must be a callable or seconds of at least 0"),
+        ({"candidates": []}, "candidates: at least one is needed, but none was given"),
+        ({"penalty": lambda q: q.entropy().sum()}, r"returned \(\)\. Sum over the var"),
+        ({"loss": lambda value: value.mean()}, r"it returned \(\). Leave out the sum"),
+        ({"loss": lambda value: 1.0}, r"it returned 1\.0. Leave out the sum"),
+        (
+            {"budget": 1, "candidates": [Exact(), RLOO()]},
+            r"no candidate could be used\. Exact\(\): it needs 16 evaluations, more",
+        ),
+    ],
+)
+def test_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        advise(quadratic(4), bits(3, 4), **options)
 
 
 @pytest.mark.parametrize("ask", ["advise", "compare"])

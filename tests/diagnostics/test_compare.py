@@ -2,11 +2,12 @@
 
 import csv
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import count, product
-from math import exp, log, sqrt
+from math import exp, isnan, log, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from catlog.diagnostics.comparing import NORMAL
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.moments import Moments
 from catlog.distributions import MarkovChain
-from catlog.estimators import ESTIMATORS, DoubleCV
+from catlog.estimators import ESTIMATORS, DoubleCV, GappedStraightThrough
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 from support.laws import bits, integers, one_hots
@@ -127,22 +128,6 @@ def test_bias_is_that_over_all_outcomes() -> None:
     assert result.reference == "exact"
 
 
-def test_drawn_estimates_have_the_enumerated_variance() -> None:
-    """Within 5.2 standard errors (false failures: 2e-7), which a wrong 1 / (n - 1) would exceed."""
-    theta = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
-    p = theta.sigmoid()
-    values = f(OUTCOMES)
-    gradient = ((values - values.mean(0)).unsqueeze(-1) * (OUTCOMES - p)).sum(0)
-    weight = (p * OUTCOMES + (1 - p) * (1 - OUTCOMES)).prod(-1).prod(0)
-    mean = (weight[:, None] * gradient).sum(0)
-    variance = (weight * (gradient - mean).square().sum(-1)).sum().item()
-    row = quick(f, bits(theta), [RLOO(2)], repeats=4000).rows[0]
-    error = log(row.variance_high / row.variance) / NORMAL
-    assert abs(log(row.variance / variance)) < 5.2 * error
-    assert 5.2 * error < log(4) / 2  # the power
-    assert row.largest_z < 5.5
-
-
 def test_interval_covers_a_known_variance() -> None:
     """Of 2,000 nominal 95 % intervals; 92 and 97.5 % are five standard deviations off."""
     generator = torch.Generator().manual_seed(1)
@@ -195,13 +180,12 @@ def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
     return MarkovChain(initial, transition, length=3)
 
 
-def test_structured_distributions() -> None:
+def test_structured_distributions_have_no_fixed_logits() -> None:
     parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
-    row = quick(
-        lambda x: (x[..., 0] * x[..., 2]).double(), chain, [RLOO(8)], parameters, repeats=400
-    ).rows[0]
+    corners = lambda x: (x[..., 0] * x[..., 2]).double()  # noqa: E731
+    (row,) = quick(corners, chain, [RLOO(8)], parameters, repeats=400).rows
     assert row.largest_z < 5.5
-    assert row.logit_variance != row.logit_variance  # there are no fixed logits
+    assert isnan(row.logit_variance)
 
 
 def test_f_that_depends_on_the_parameters() -> None:
@@ -228,33 +212,29 @@ def test_parameters_are_found_and_left_alone() -> None:
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
-def test_learning_lowers_the_variance() -> None:
-    estimators = [RLOO(4), DoubleCV(4)]  # the second is exact with alpha = 1
-    q = bits(zeros(3))
-    linear = quick(lambda x: x @ WEIGHTS, q, estimators, training=200, repeats=200)
-    assert linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance
+LEARNERS: dict[str, tuple[Any, Any, Callable[[Tensor], Tensor]]] = {
+    "parameters": (DoubleCV(4), RLOO(4), lambda x: x @ WEIGHTS),  # exact with alpha = 1
+    "a memory": (
+        Reinforce(4, baseline=catlog.estimators.MovingAverageBaseline(decay=0.9)),
+        Reinforce(4),
+        lambda x: 100 + f(x),
+    ),
+    "the backward pass": (  # which sees that slopes say nothing about f
+        SlopeCateR(4),
+        SlopeCateR(4, decay=1.0),
+        lambda x: x @ WEIGHTS + 5 * (2 * torch.pi * x).sin().sum(-1),
+    ),
+}
 
 
-def test_a_baseline_learns_by_being_called() -> None:
-    remembering = Reinforce(4, baseline=catlog.estimators.MovingAverageBaseline(decay=0.9))
-    estimators, q = [Reinforce(4), remembering], bits(zeros(3))
-    result = quick(lambda x: 100 + f(x), q, estimators, training=100, repeats=200)
-    plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverageBaseline)"]
-    assert (plain.trained, learned.trained) == (0, 100)
-    assert learned.variance < 0.01 * plain.variance
-    assert remembering.baseline.weight == 0
-
-
-def test_slopes_are_learned_before_the_variance_is_measured() -> None:
-    """SlopeCateR learns in the backward pass; here it learns that slopes say nothing about f."""
-
-    def wavy(x: Tensor) -> Tensor:
-        return x @ WEIGHTS + 5 * (2 * torch.pi * x).sin().sum(-1)
-
-    options = {"training": 100, "repeats": 100}
-    result = quick(wavy, bits(WEIGHTS), [SlopeCateR(4), SlopeCateR(4, decay=1.0)], **options)
-    learned, fixed = result["SlopeCateR(4)"], result["SlopeCateR(4, decay=1)"]
-    assert learned.variance < 0.01 * fixed.variance
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learning_lowers_the_variance(name: str) -> None:
+    learner, plain, g = LEARNERS[name]
+    q = bits(WEIGHTS if name == "the backward pass" else zeros(3))
+    result = quick(g, q, {"learner": learner, "plain": plain}, training=200, repeats=200)
+    assert result["learner"].trained == 200
+    assert result["learner"].variance < 0.01 * result["plain"].variance
+    assert result["learner"].estimator is not learner
 
 
 def test_estimates_that_are_not_finite_are_left_out() -> None:
@@ -374,10 +354,7 @@ def test_moments_of_two_kinds_are_those_of_the_mixture() -> None:
 
 
 def test_seldom_corrections_are_measured_in_proportion() -> None:
-    """Against as many draws of the mixture as its shares say, and by the clock.
-
-    The bound is 5.2 standard errors; calls of one kind alone differ by more.
-    """
+    """By the clock, and without bias; of calls of one kind alone, z is above 100."""
     seen = [0]
 
     def counted(x: Tensor) -> Tensor:
@@ -391,16 +368,8 @@ def test_seldom_corrections_are_measured_in_proportion() -> None:
     assert row.seconds == 2 + 2 / 4  # two draws, and two corrections in a quarter of the calls
     assert row.largest_z < 5.5
     assert row.estimator.corrects is None
-    mixture = Moments()
-    for corrects, repeats in ((True, 5000), (False, 15000)):
-        E.corrects = corrects
-        leaf = theta.expand(repeats, 3).clone().requires_grad_()
-        rows = torch.autograd.grad(E(f, bits(leaf)).sum(), leaf)[0]
-        mixture.add(rows)
-        bound = 5.2 * sqrt((log(row.variance_high / row.variance) / NORMAL) ** 2 + 0.05**2)
-        assert abs(log(rows.var(0).sum().item() / row.variance)) > bound
-    assert mixture.error < 0.05
-    assert abs(log(mixture.variance / row.variance)) < bound
+    E.corrects = False
+    assert quick(f, bits(theta), {"one kind": E}, **options).rows[0].largest_z > 100
 
 
 # What is left out, and the reference
@@ -503,17 +472,14 @@ def example() -> Comparison:
 def test_table_fits_the_width_and_keeps_the_column_that_decides(width: int) -> None:
     lines = example().table(width).split("\n")
     assert max(map(len, lines)) <= width
-    assert "variance x s" in lines[0]
-    assert "bias ± noise" in lines[0]
-    names = ("RLOO", "IndeCateR", "GS")
-    assert all(line.startswith(name) for line, name in zip(lines[1:4], names, strict=True))
-    assert all("0.0002" in line for line in lines[1:4])
-    assert lines[4] == ""
-    shown = re.split(" {2,}", lines[0].strip())
-    notes = " ".join(" ".join(lines[5:]).split())
+    assert {"variance x s", "bias ± noise"} <= {*re.split(" {2,}", lines[0].strip())}
+    for line, name in zip(lines[1:4], ("RLOO", "IndeCateR", "GS"), strict=True):
+        assert line.startswith(name)
+        assert "0.0002" in line
+    notes = " ".join(" ".join(lines[4:]).split())
     named = re.findall(r"lack of space: ([^.]*)\.", notes)
-    hidden = named[0].split(", ") if named else []
-    assert sorted([*shown, *hidden]) == sorted(COLUMNS)
+    shown = re.split(" {2,}", lines[0].strip())
+    assert sorted([*shown, *(named[0].split(", ") if named else [])]) == sorted(COLUMNS)
 
 
 def test_table_shows_everything_where_there_is_space() -> None:
@@ -522,7 +488,6 @@ def test_table_shows_everything_where_there_is_space() -> None:
         assert lines[0].split("  ")[-1] == "per logit"
         assert "IndeCateR(9, sampling='latin', variables=4)" in lines[2]
         assert "lack of space" not in text
-        assert "Left out: ARSM: it is not for many many" in text
 
 
 def test_estimators_left_out_for_one_reason_share_a_line() -> None:
@@ -546,6 +511,8 @@ def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         ({"samples": 2, "budget": 10}, "`samples`.*and `budget`.*exclude each other"),
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
         ({"budget": 0}, "`budget` must be at least 1"),
+        ({"estimators": []}, "estimators: at least one is needed"),
+        ({"q": MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)}, "no gradient to est"),
         ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
         ({"parameters": []}, "parameters: tensors with requires_grad=True are needed"),
         (
@@ -569,39 +536,44 @@ def test_errors(options: dict[str, object], message: str) -> None:
 
 
 def test_estimators_may_be_given_as_they_are_printed() -> None:
-    texts = [
-        "RLOO(4)",
-        "IndeCateR( 1, sampling=latin, variables=2 )",
-        "SlopeCateR(2)",
-        "SlopeCateR(2)",
-    ]
-    result = quick(f, bits(zeros(3)), texts, repeats=2)
+    texts = ["RLOO(4)", "IndeCateR( 1, sampling=latin, variables=2 )", "SlopeCateR(2)"]
     names = {"RLOO(4)", "IndeCateR(1, sampling='latin', variables=2)", "SlopeCateR(2)"}
-    assert {row.name for row in result.rows} == names
-    again = quick(f, bits(zeros(3)), [row.name for row in result.rows], repeats=2)
-    assert {row.name for row in again.rows} == names
-    generated = quick(f, bits(zeros(3)), (text for text in texts), repeats=2)
-    assert {row.name for row in generated.rows} == names
+    for chosen in ([*texts, texts[-1]], (text for text in texts), [*names]):
+        result = quick(f, bits(zeros(3)), chosen, repeats=2, training=1)
+        assert {row.name for row in result.rows} == names
     named = quick(f, bits(zeros(3)), {"mine": "RLOO(4)"}, repeats=2)
     assert named["mine"].samples == 4
-    with pytest.raises(ValueError, match=r"two different ones have the label SlopeCateR\(2\)"):
-        quick(f, bits(zeros(3)), ["SlopeCateR(2)", ESTIMATORS["SlopeCateR"](2)], repeats=2)
 
 
-def test_errors_about_estimators_and_gradients() -> None:
-    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
-        compare(f, bits(zeros(3)), [RLOO], progress=False)
-    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
-        compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
-    with pytest.raises(TypeError, match=r"estimators: a list or a dict is needed, but tensor\(1"):
-        compare(f, bits(zeros(3)), torch.tensor(1.0), progress=False)
-    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but tensor"):
-        compare(f, bits(zeros(3)), torch.ones(2), progress=False)
-    named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)
-    assert isinstance(named["mine"].estimator, RLOO)
-    q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
-    with pytest.raises(ValueError, match="has no gradient to estimate"):
-        compare(f, q, [RLOO(2)], progress=False)
+def test_estimators_with_one_label_are_not_measured_as_one() -> None:
+    """Their labels leave out what the baseline computes and what DoubleCV learns."""
+    q, few = bits(torch.zeros(2, requires_grad=True)), {"repeats": 2, "training": 1}
+    for pair in (
+        [Reinforce(2, baseline=baseline) for baseline in (lambda fx: 0.0, lambda fx: 1.0)],
+        [DoubleCV(2, alpha=alpha) for alpha in (0.1, 0.5)],
+        ["SlopeCateR(2)", SlopeCateR(2)],
+    ):
+        with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
+            quick(lambda x: x.sum(-1), q, pair, **few)
+    gaps = [GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
+    assert len(quick(lambda x: x.sum(-1), q, gaps, **few).rows) == 4
+    assert len(quick(lambda x: x.sum(-1), q, [RLOO(2), RLOO(2)], **few).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("RLOO", "a list or a dict is needed"),
+        (RLOO(2), "a list or a dict is needed"),
+        (torch.tensor(1.0), r"a list or a dict is needed, but tensor\(1"),
+        (torch.ones(2), "names or estimators are needed, but tensor"),
+        ([RLOO], "names or estimators are needed, but <class"),
+        ({"mine": RLOO}, "names or estimators are needed, but <class"),
+    ],
+)
+def test_what_is_no_estimator_is_named(chosen: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"estimators: {message}"):
+        quick(f, bits(zeros(3)), chosen)
 
 
 def test_labels() -> None:
@@ -647,26 +619,6 @@ def test_a_baseline_is_copied_to_the_device_of_q() -> None:
     copy = copied_to(E, torch.device("meta"))
     assert copy.baseline.mean.is_meta
     assert not E.baseline.mean.is_meta
-
-
-def test_estimators_with_one_label_are_not_measured_as_one() -> None:
-    """Their labels leave out what the baseline computes and what DoubleCV learns."""
-    q = bits(torch.zeros(2, requires_grad=True))
-    baselines = [lambda fx: 0.0, lambda fx: 1.0]
-    twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
-    for pair in (
-        twins,
-        [catlog.estimators.DoubleCV(2, alpha=0.1), catlog.estimators.DoubleCV(2, alpha=0.5)],
-    ):
-        with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
-            quick(lambda x: x.sum(-1), q, pair, repeats=2)
-    settings = {"repeats": 2, "training": 1}
-    gaps = [
-        catlog.estimators.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)
-    ]
-    assert len(quick(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
-    same = [catlog.RLOO(2), catlog.RLOO(2)]
-    assert len(quick(lambda x: x.sum(-1), q, same, **settings).rows) == 1
 
 
 def test_a_table_without_a_judge_says_so() -> None:

@@ -177,22 +177,13 @@ def test_one_category_is_no_warning() -> None:
     ASK["advise"](lambda x: x.sum(-1).float(), q)
 
 
-def test_wrong_arguments_are_named() -> None:
-    q = bits(4, 3)
-
-    def f(x: Tensor) -> Tensor:
-        return x.sum(-1)
-
-    for ask in ASK.values():
-        with pytest.raises(TypeError, match=r"q: a distribution is needed, or .* Tensor was given"):
-            ask(f, torch.zeros(4, 3))
-        with pytest.raises(TypeError, match=r"^f must be a function of points, but Independent"):
-            ask(q, f)
-    for estimators in ("RLOO", catlog.RLOO(2)):
-        with pytest.raises(TypeError, match="estimators: a list or a dict is needed"):
-            catlog.compare(f, q, estimators)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="estimators: at least one is needed"):
-        catlog.compare(f, q, [])
+@pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
+def test_wrong_arguments_are_named(ask: Ask) -> None:
+    q, f = bits(4, 3), lambda x: x.sum(-1)
+    with pytest.raises(TypeError, match=r"q: a distribution is needed, or .* Tensor was given"):
+        ask(f, torch.zeros(4, 3))
+    with pytest.raises(TypeError, match=r"^f must be a function of points, but Independent"):
+        ask(q, f)
     with pytest.raises(TypeError, match="candidates: names or estimators are needed"):
         catlog.advise(f, q, candidates=[catlog.RLOO])  # type: ignore[list-item]
 
