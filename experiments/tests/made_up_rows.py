@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from catlog_experiments.report.claims import MAXIMUM
+from catlog_experiments.report.runs import MAXIMUM
 
 Row = dict[str, Any]
 

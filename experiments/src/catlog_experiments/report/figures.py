@@ -1,9 +1,8 @@
 """The figures of a report. Curves are means over seeds, shaded by the standard error."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ FURTHER = list(zip(
 BROKEN_LINES: list[Any] = ["-.", ":", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
 PUBLISHED: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1, "fillstyle": "none"}
 AXES = {"iteration": "iterations", "seconds": "seconds", "epoch": "epochs"}
+DOTS = ("cosine_distance", "cosine_variance", "relative_bias", "relative_variance")
 
 ROUNDING = 1e-10  # a variance below this share of the largest in its panel is zero up to rounding
 MOST_POINTS = 400  # of a curve
@@ -35,28 +35,13 @@ PHONE_SHARE = 0.4
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure of a report.
-
-    Attributes:
-        name: The name of its file.
-        caption: What it shows.
-        draw: Draws it.
-    """
-
-    name: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-@dataclass(frozen=True)
 class Panel:
-    """One panel: curves of several methods.
+    """One panel of a figure.
 
     Attributes:
         methods: The methods.
-        metric: The metric on the vertical axis.
-        x: What is on the horizontal axis.
+        metric: The metric that is drawn.
+        x: What is on the horizontal axis of curves; "": one dot per method.
         title: The size or the data set; "": as in the panel before.
     """
 
@@ -66,19 +51,82 @@ class Panel:
     title: str
 
     @property
+    def is_logarithmic(self) -> bool:
+        return self.metric.startswith("gradient") or self.metric.endswith("variance")
+
+    @property
     def reader(self) -> float | None:
         """The accuracy of a reader of digits with 99 %, a grey line; None without sums."""
         first = next(iter(self.methods.values()))[0]
         return 0.99 ** first["digits"] if first["experiment"] == "addition" else None
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a report.
+
+    Attributes:
+        name: The name of its file.
+        caption: What it shows.
+        panels: What it is made of.
+        columns: The most panels in a line.
+    """
+
+    name: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: int = 4
+
+    @mpl.rc_context(fname=STYLE)
+    def draw(self) -> Figure:
+        """Draw the panels, and one legend."""
+        columns = min(len(self.panels), self.columns)
+        lines = -(-len(self.panels) // columns)
+        methods = sorted({name for panel in self.panels for name in panel.methods}, key=rank)
+        has_dots = not self.panels[0].x
+        width, height = (2.1, 0.5 + 0.23 * len(methods)) if has_dots else (3.5, 2.9)
+        size = (max(5.0, width * columns), 0.6 + height * lines)
+        figure = Figure(size, layout="constrained")
+        grid = figure.subplots(lines, columns, squeeze=False, sharey=has_dots)
+        for axes in grid.flat[len(self.panels) :]:
+            axes.set_visible(False)
+        draw = _draw_dots if has_dots else _draw_curves
+        drawn = zip(grid.flat, self.panels, strict=False)
+        has_published = [draw(axes, panel, methods) for axes, panel in drawn]
+        if has_dots:
+            grey: dict[str, Any] = {"color": "0.3", "linestyle": ""}
+            handles = [
+                Line2D(
+                    [], [], marker="o", label="measured (± standard error over problems)", **grey
+                ),
+                Line2D([], [], marker="|", markersize=11, label="noise level of the bias", **grey),
+            ]
+            published = Line2D([], [], marker="D", fillstyle="none", label="published", **grey)
+        else:
+            handles = [Line2D([], [], label=name, **look(name, methods)) for name in methods]
+            published = Line2D([], [], color="0.3", marker="o", label="published", **PUBLISHED)
+        handles += [published] if any(has_published) else []
+        if any(panel.reader for panel in self.panels):
+            handles.append(Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$"))
+        _place_legend(figure, handles)
+        return figure
+
+
 def pictures(evidence: Evidence) -> list[Picture]:
     """Return the figures of all experiments that were run."""
     found = []
     for (function,) in (size.values() for size in evidence.sizes("gradients", "function")):
+        sizes = evidence.sizes("gradients", "variables", "categories")[::-1]
+        panels = []
+        for metrics in (DOTS[:2], DOTS[2:]):
+            for size in sizes:
+                methods = evidence.methods("gradients", function=function, **size)
+                title = f"D = {size['variables']}, K = {size['categories']}"
+                panels += [
+                    Panel(methods, metric, "", title * (metric == DOTS[0])) for metric in metrics
+                ]
         caption = f"Synthetic gradients, {function} f: bias and variance of each estimator."
-        draw = partial(_draw_gradients, evidence, function)
-        found.append(Picture(f"gradients-{function}", caption, draw))
+        found.append(Picture(f"gradients-{function}", caption, panels, 2 * len(sizes)))
     for spec in TEXTS["figures"]:
         part = evidence.section(spec["section"])
         experiment = part.runs[0]["experiment"] if part.runs else ""
@@ -92,8 +140,7 @@ def pictures(evidence: Evidence) -> list[Picture]:
             changed = {name: split[name] for name in split if split[name] != defaults[name]}
             name = "-".join([spec["name"], *map(str, changed.values())])
             details = [spec["caption"], *(f"{key}: {value}" for key, value in changed.items())]
-            draw = partial(_draw_curves, panels)
-            found.append(Picture(name, ", ".join(details) + ".", draw))
+            found.append(Picture(name, ", ".join(details) + ".", panels))
     return found
 
 
@@ -102,124 +149,72 @@ def _title(size: Mapping[str, Any]) -> str:
     return ", ".join(parts).replace(" program", "")
 
 
-@mpl.rc_context(fname=STYLE)
-def _draw_gradients(evidence: Evidence, function: str) -> Figure:
-    """Draw a column of panels per (D, K): the paper's metrics, and the true bias and variance.
+def _draw_dots(axes: Axes, panel: Panel, order: Sequence[str]) -> bool:
+    """Draw one metric of every method as dots, with the published ones as diamonds.
 
     The measured bias of an unbiased estimator is not zero because the mean of its estimates is
     still noisy. A tick marks the level of that noise.
     """
-    sizes = evidence.sizes("gradients", "variables", "categories")[::-1]
-    by_size = [evidence.methods("gradients", function=function, **size) for size in sizes]
-    order = list(evidence.methods("gradients", function=function))
-    figure = Figure((max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(order)), layout="constrained")
-    grid = figure.subplots(2, 2 * len(sizes), sharey=True, squeeze=False)
-    metrics = (("cosine_distance", "cosine_variance"), ("relative_bias", "relative_variance"))
-    for j, (size, methods) in enumerate(zip(sizes, by_size, strict=True)):
-        for i in range(4):
-            _draw_dots(grid[i // 2, 2 * j + i % 2], metrics[i // 2][i % 2], methods, order)
-        title = f"D = {size['variables']}, K = {size['categories']}"
-        grid[0, 2 * j].set_title(title, loc="left", fontweight="bold")
-    for row, name in zip(grid, ("the paper's metrics", "true metrics"), strict=True):
-        row[0].set_yticks(range(len(order)), order)
-        row[0].set_ylabel(name)
-    markers: dict[str, dict[str, Any]] = {
-        "measured (± standard error over problems)": {"marker": "o"},
-        "noise level of the bias": {"marker": "|", "markersize": 11},
-        "published": {"marker": "D", "fillstyle": "none"},
-    }
-    if not any(runs.beside() for methods in by_size for runs in methods.values()):
-        del markers["published"]
-    _place_legend(figure, [
-        Line2D([], [], color="0.3", linestyle="", label=label, **marker)
-        for label, marker in markers.items()
-    ])  # fmt: skip
-    return figure
-
-
-def _draw_dots(axes: Axes, metric: str, methods: Methods, order: Sequence[str]) -> None:
-    """Draw one metric of every method as dots, with the published ones as diamonds."""
-    is_logarithmic = metric.endswith("variance")
-    stats = {name: stat for name, runs in methods.items() if (stat := runs.final(metric)).seeds}
-    floor = _rounding_floor([stat.mean for stat in stats.values()], is_logarithmic)
+    metric = panel.metric
+    stats = {name: runs.stat(f"final {metric}") for name, runs in panel.methods.items()}
+    stats = {name: stat for name, stat in stats.items() if stat.seeds}
+    floor = _rounding_floor([stat.mean for stat in stats.values()], panel.is_logarithmic)
+    has_published = False
     for method, stat in stats.items():
-        y, runs, colour = order.index(method), methods[method], look(method, order)["color"]
+        y, runs, style = order.index(method), panel.methods[method], look(method, order)
+        colour = style["color"]
         if stat.mean <= floor:
             beside_axis = axes.get_yaxis_transform()
             axes.text(0.03, y, "0 (rounding)", color=colour, transform=beside_axis, va="center")
             continue
         error = 0.0 if math.isnan(stat.error) else stat.error
-        below = min(error, 0.9 * stat.mean) if is_logarithmic else error
-        style = {"fmt": look(method, order)["marker"], "capsize": 2.5, "markersize": 7}
-        axes.errorbar(stat.mean, y, xerr=[[below], [error]], color=colour, **style)
-        if metric == "relative_bias":  # that noise alone gives
-            noise = runs.each(
-                lambda run: math.sqrt(
-                    max(0.0, run.last("relative_variance")) / run.last("estimates")
-                )
-            )
-            axes.plot(noise.mean, y, "|", color=colour, markersize=14)
-        known = runs.beside().final(metric).mean
-        axes.plot(known, y, "D", fillstyle="none", color=colour, markersize=9)
+        bars = [[min(error, 0.9 * stat.mean) if panel.is_logarithmic else error], [error]]
+        axes.errorbar(
+            stat.mean, y, xerr=bars, color=colour, fmt=style["marker"], capsize=2.5, markersize=7
+        )
+        if metric == "relative_bias":
+            axes.plot(runs.stat("final noise").mean, y, "|", color=colour, markersize=14)
+        known = runs.beside().stat(f"final {metric}")
+        has_published |= known.seeds > 0
+        axes.plot(known.mean, y, "D", fillstyle="none", color=colour, markersize=9)
     positive = [stat.mean for stat in stats.values() if stat.mean > floor]
-    if is_logarithmic and positive:  # at most four powers of ten as ticks, however wide the range
+    if panel.is_logarithmic and positive:  # at most four powers of ten as ticks
         low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
         step = max(1, math.ceil((high - low) / 3))
         axes.set_xscale("log")
         axes.set_xlim(10.0 ** (low - 0.3), 10.0 ** (high + 0.3))
         axes.set_xticks([10.0**power for power in range(low, high + 1, step)])
         axes.xaxis.set_minor_formatter(NullFormatter())
-    elif not is_logarithmic:
+    elif not panel.is_logarithmic:
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel(METRICS[metric])
-    axes.set_ylim(len(order) - 0.5, -0.5)
+    axes.set(xlabel=METRICS[metric], ylim=(len(order) - 0.5, -0.5), yticks=range(len(order)))
+    axes.set_yticklabels(order)
+    axes.set_title(panel.title, loc="left", fontweight="bold")
+    return has_published
 
 
-@mpl.rc_context(fname=STYLE)
-def _draw_curves(panels: Sequence[Panel]) -> Figure:
-    """Draw panels, at most four in a line, and one legend of their methods."""
-    columns = min(len(panels), 4)
-    lines = -(-len(panels) // columns)
-    figure = Figure((max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    methods = sorted({name for panel in panels for name in panel.methods}, key=rank)
-    overlaid = [
-        _draw_panel(axes, panel, methods) for axes, panel in zip(grid.flat, panels, strict=False)
-    ]
-    handles = [Line2D([], [], label=method, **look(method, methods)) for method in methods]
-    if any(overlaid):
-        handles.append(Line2D([], [], color="0.3", marker="o", label="published", **PUBLISHED))
-    if any(panel.reader for panel in panels):
-        handles.append(Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$"))
-    _place_legend(figure, handles)
-    return figure
-
-
-def _draw_panel(axes: Axes, panel: Panel, methods: Sequence[str]) -> bool:
+def _draw_curves(axes: Axes, panel: Panel, methods: Sequence[str]) -> bool:
     """Draw a panel of a figure with these methods; return whether it has published curves."""
     metric, x = panel.metric, panel.x
-    is_logarithmic = metric.startswith("gradient")
     all_curves = {name: runs.series(metric, x) for name, runs in panel.methods.items()}
     curves = {name: curve for name, curve in all_curves.items() if curve is not None}
     medians = {name: float(np.median(curve.mean)) for name, curve in curves.items()}
-    floor = _rounding_floor(medians.values(), is_logarithmic)
+    floor = _rounding_floor(medians.values(), panel.is_logarithmic)
     zero = [name for name, median in medians.items() if median <= floor]
     ends = [float(curve.x[-1]) for curve in curves.values() if curve.x[-1] > 0]
     log_x = x == "epoch" or (bool(ends) and max(ends) > 8 * min(ends))
     shown = {
         name: thin
         for name, curve in curves.items()
-        if name not in zero and (thin := _thinned(curve, is_logarithmic, log_x)).x.size
+        if name not in zero and (thin := _thinned(curve, panel.is_logarithmic, log_x)).x.size
     }
     for name, curve in shown.items():
         style = look(name, methods)
         axes.plot(curve.x, curve.mean, markevery=max(1, curve.x.size // 7), **style)
-        low = np.maximum(curve.mean - curve.error, 0.1 * curve.mean if is_logarithmic else -np.inf)
-        shade = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
-        axes.fill_between(curve.x, low, curve.mean + curve.error, **shade)
+        least = 0.1 * curve.mean if panel.is_logarithmic else -np.inf
+        shade = np.maximum(curve.mean - curve.error, least), curve.mean + curve.error
+        axes.fill_between(curve.x, *shade, color=style["color"], alpha=0.2, linewidth=0)
     axes.set_title(panel.title, loc="left", fontweight="bold")
     if zero:
         axes.set_title(f"0 up to rounding: {', '.join(zero)}", loc="right", fontsize=9)
@@ -228,14 +223,21 @@ def _draw_panel(axes: Axes, panel: Panel, methods: Sequence[str]) -> bool:
     if panel.reader is not None:
         axes.axhline(panel.reader, color="0.55", linestyle="--", linewidth=1.2)
     axes.set(xlabel=AXES[x], ylabel=METRICS[metric])
-    if metric == "value":
-        axes.ticklabel_format(axis="y", useOffset=False)
     if not shown:
         return False
-    _set_scales(axes, list(shown.values()), metric, log_x)
+    _set_scales(axes, list(shown.values()), panel, log_x)
     known = {name: panel.methods[name].beside().series(metric, x) for name in shown}
     overlay = {name: curve for name, curve in known.items() if curve is not None}
-    _draw_published(axes, overlay, max(float(curve.x[-1]) for curve in shown.values()), metric)
+    last = 1.05 * max(float(curve.x[-1]) for curve in shown.values())
+    left, (low, high) = axes.get_xlim()[0], axes.get_ylim()
+    for name, curve in overlay.items():  # it does not widen the range of x, but that of a bound
+        axes.plot(curve.x, curve.mean, zorder=3, **look(name) | PUBLISHED)
+        visible = curve.mean[curve.x <= last]
+        low, high = min([low, *visible]), max([high, *visible])
+    if overlay:
+        axes.set_xlim(left, last)
+        if metric in ("train", "test"):
+            axes.set_ylim(low, high)
     return bool(overlay)
 
 
@@ -251,13 +253,15 @@ def _thinned(curve: Series, log_y: bool, log_x: bool) -> Series:
     return Series(curve.x[index], curve.mean[index], curve.error[index])
 
 
-def _set_scales(axes: Axes, curves: Sequence[Series], metric: str, log_x: bool) -> None:
+def _set_scales(axes: Axes, curves: Sequence[Series], panel: Panel, log_x: bool) -> None:
     first = min(float(curve.x[0]) for curve in curves)
     last = max(float(curve.x[-1]) for curve in curves)
-    if metric.startswith("gradient"):
+    if panel.is_logarithmic:
         axes.set_yscale("log")
         if axes.get_ylim()[1] > 10 * axes.get_ylim()[0]:
             axes.yaxis.set_minor_formatter(NullFormatter())
+    if panel.metric == "value":
+        axes.ticklabel_format(axis="y", useOffset=False)
     if log_x:
         axes.set_xscale("log")
         marks = (1,) if last > 20 * first else (1, 2, 5)
@@ -266,30 +270,14 @@ def _set_scales(axes: Axes, curves: Sequence[Series], metric: str, log_x: bool) 
         axes.xaxis.set_minor_formatter(NullFormatter())
     unit, suffix = (1000, "K") if last >= 10_000 else (1, "")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}{suffix}"))
-    if metric == "accuracy":
+    if panel.metric == "accuracy":
         axes.set_ylim(0, 1)
-    if metric in ("train", "test"):  # without the first tenth, in which they drop from 500
+    if panel.metric in ("train", "test"):  # without the first tenth, in which they drop from 500
         tenths = [curve.x[0] + 0.1 * (curve.x[-1] - curve.x[0]) for curve in curves]
         low = min(float(curve.mean.min()) for curve in curves)
         starts = [float(np.interp(a, c.x, c.mean)) for a, c in zip(tenths, curves, strict=True)]
-        margin = 0.05 * (max(*starts, low + 1.0) - low)
-        axes.set_ylim(low - margin, max(*starts, low + 1.0) + margin)
-
-
-def _draw_published(axes: Axes, overlay: Mapping[str, Series], last: float, metric: str) -> None:
-    """Draw published curves thin and dashed, with hollow markers.
-
-    They do not widen the range of x, but the range of y of a bound.
-    """
-    left, (low, high) = axes.get_xlim()[0], axes.get_ylim()
-    for method, curve in overlay.items():
-        axes.plot(curve.x, curve.mean, zorder=3, **look(method) | PUBLISHED)
-        visible = curve.mean[curve.x <= 1.05 * last]
-        low, high = min([low, *visible]), max([high, *visible])
-    if overlay:
-        axes.set_xlim(left, 1.05 * last)
-        if metric in ("train", "test"):
-            axes.set_ylim(low, high)
+        high = max(*starts, low + 1.0)
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 
 def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
@@ -307,9 +295,8 @@ def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
     further = sorted({estimator_of(name) for name in names} - set(LOOKS))
     variants = sorted(name for name in names if estimator_of(name) == estimator != name)
     colour, marker = LOOKS.get(estimator) or FURTHER[further.index(estimator) % len(FURTHER)]
-    line = "-"
-    if method != estimator:
-        line = BROKEN_LINES[variants.index(method) % len(BROKEN_LINES)]
+    is_variant = method != estimator
+    line = BROKEN_LINES[variants.index(method) % len(BROKEN_LINES)] if is_variant else "-"
     return {"color": colour, "marker": marker, "linestyle": line}
 
 
@@ -328,10 +315,5 @@ def _place_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
     # The panels keep their height. A row takes 1.5 times the height of its letters.
     rows = math.ceil(len(handles) / columns)
     figure.set_figheight(figure.get_figheight() + (rows - 1) * 1.5 * letters / 72)
-    figure.legend(
-        handles=handles,
-        loc="outside upper left" if is_wide else "outside upper center",
-        ncols=columns,
-        fontsize=letters,
-        frameon=False,
-    )
+    place: Any = "outside upper left" if is_wide else "outside upper center"
+    figure.legend(handles=handles, loc=place, ncols=columns, fontsize=letters, frameon=False)

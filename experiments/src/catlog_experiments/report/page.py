@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,8 +16,8 @@ from catlog import __version__
 
 from ..files import write_atomically
 from ..records import Row
-from ..run_folder import refuse_run_file
-from .claims import DECIDED, Claim, Verdict, judge
+from ..run_folder import Folder, refuse_run_file
+from .claims import DECIDED, judge
 from .figures import WIDE, Picture, pictures
 from .runs import TEXTS, Evidence
 from .tables import Table, summary, tables
@@ -64,8 +63,8 @@ def sections(evidence: Evidence) -> list[Section]:
 
 def write_page(
     evidence: Evidence, path: Path | str, provenance: Mapping[str, str] | None = None
-) -> Path:
-    """Write the page and return its path. Evidence without a run is refused.
+) -> None:
+    """Write the page. Evidence without a run is refused.
 
     Args:
         evidence: Of any experiments. The page begins with what was run, and folds the claims that
@@ -73,50 +72,40 @@ def write_page(
         path: The path of the HTML file.
         provenance: Names and values that say where the runs come from.
     """
-    path = _checked(evidence, path)
-    folder = Path(__file__).parent
-    templates = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined
-    )
-    templates.globals["svg"] = _svg
-    judged: dict[bool, list[tuple[Claim, Verdict]]] = {True: [], False: []}
-    for claim, verdict in judge(evidence):
-        judged[verdict.outcome in DECIDED].append((claim, verdict))
+    _check(evidence, path)
+    folder, made_at = Path(__file__).parent, f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}"
+    loader = FileSystemLoader(folder)
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    judged = judge(evidence)
     text = templates.get_template("page.html.j2").render(
+        svg=_svg,
         css=(folder / "page.css").read_text(encoding="utf-8"),
         evidence=evidence,
         summary=summary(evidence),
-        decided=judged[True],
-        undecided=judged[False],
+        decided=[pair for pair in judged if pair[1].outcome in DECIDED],
+        undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
         sections=sections(evidence),
-        provenance={
-            **(provenance or {}),
-            "page made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        },
+        provenance={**(provenance or {}), "page made": made_at},
     )
     write_atomically(path, text)
-    return path
 
 
-def write_figures(evidence: Evidence, folder: Path | str) -> list[Path]:
+def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
     """Write all figures as PNG files and return their paths."""
-    folder = _checked(evidence, Path(folder) / "figure.png").parent
-    paths = []
-    for picture in pictures(evidence):
-        paths.append(folder / f"{picture.name}.png")
-        picture.draw().savefig(paths[-1], dpi=150)
-    return paths
+    _check(evidence, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {folder / f"{picture.name}.png": picture for picture in pictures(evidence)}
+    for path, picture in paths.items():
+        picture.draw().savefig(path, dpi=150)
+    return list(paths)
 
 
-def _checked(evidence: Evidence, path: Path | str) -> Path:
-    """Make the folder of a file; raise if it would replace a file of a run, or report nothing."""
+def _check(evidence: Evidence, path: Path | str) -> None:
+    """Raise if a file would replace one of a run, or report nothing."""
     refuse_run_file(path)
     if not evidence.runs:
-        raise ValueError(
-            " ".join([f"There is no run to report, so {path} was not written.", *evidence.notes])
-        )
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return Path(path)
+        notes = " ".join(evidence.notes)
+        raise ValueError(f"There is no run to report, so {path} was not written. {notes}")
 
 
 def _svg(figure: Figure) -> dict[str, object]:
@@ -148,13 +137,9 @@ def verdict_lines(evidence: Evidence) -> list[str]:
 
 def provenance(sources: Iterable[Path], rows: Iterable[Row]) -> dict[str, str]:
     """Return names and values that say where these runs come from; a CSV file does not say it."""
-    sources, starts = list(sources), []
-    for path in sorted(path for source in sources for path in source.rglob("sessions.jsonl")):
-        with path.open(encoding="utf-8") as file:
-            try:
-                starts.append(json.loads(file.readline()))
-            except ValueError:  # damaged
-                continue
+    sources = list(sources)
+    folders = sorted(path.parent for source in sources for path in source.rglob("sessions.jsonl"))
+    starts = [session for folder in folders for session in Folder(folder).sessions()[:1]]
     values: dict[str, Iterable[object]] = {
         "sources": sources,
         "seeds": sorted({row["seed"] for row in rows if row.get("seed") is not None}),

@@ -57,12 +57,8 @@ def format_number(mean: float, error: float = math.nan, digits: int = 4) -> str:
     >>> format_number(0.25), format_number(float("inf")), format_number(-7e-31)
     ('0.25', 'never', '0')
     """
-    if math.isnan(mean):
-        return "-"
-    if math.isinf(mean):
-        return "never"
-    if abs(mean) < ZERO:
-        return "0"
+    if not math.isfinite(mean) or abs(mean) < ZERO:
+        return "-" if math.isnan(mean) else "never" if math.isinf(mean) else "0"
     if math.isnan(error) or error < 1e-9 * abs(mean):
         return _significant(mean, digits)
     if abs(mean) < 1e-2 or abs(mean) >= 1e6:
@@ -87,10 +83,8 @@ def statistic(samples: Iterable[float]) -> Stat:
     Stat(mean=2.0, error=1.0, seeds=2)
     """
     kept = [sample for sample in samples if not math.isnan(sample)]
-    if not kept:
-        return Stat()
-    if math.inf in kept:
-        return Stat(math.inf, math.nan, len(kept))
+    if not kept or math.inf in kept:
+        return Stat(math.inf, math.nan, len(kept)) if kept else Stat()
     mean = math.fsum(kept) / len(kept)
     if len(kept) == 1:
         return Stat(mean, math.nan, 1)

@@ -2,17 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from .. import EXPERIMENTS
-from .claims import covered, enough, iterations_to, solved
-from .runs import SWITCHES, TEXTS, Evidence, Methods, Repeats, at_common_end
-from .statistics import Array, Stat, format_number, statistic
+from .runs import SWITCHES, TEXTS, Evidence, Methods, Repeats, at_common_end, enough
+from .statistics import format_number
 
-DATA, METRICS = TEXTS["data"], TEXTS["metrics"]
-Columns = Mapping[str, Callable[[Repeats], object]]
+Rows = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,7 @@ class Table:
     """
 
     caption: str
-    rows: list[dict[str, str]]
+    rows: Rows
 
     @property
     def header(self) -> list[str]:
@@ -33,28 +28,23 @@ class Table:
         return [name for name in self.rows[0] if any(row.get(name) for row in self.rows)]
 
 
-def _rounded(value: Callable[[Repeats], Stat], digits: int = 3) -> Callable[[Repeats], str]:
-    return lambda runs: format_number(value(runs).mean, digits=digits)
-
-
-def _final(metric: str) -> Callable[[Repeats], Stat]:
-    return lambda runs: runs.final(metric)
-
-
-def _late(metric: str) -> Callable[[Repeats], Stat]:
-    return lambda runs: runs.late(metric)
-
-
-def _reduced(metric: str, reduce: Callable[[Array], Any]) -> Callable[[Repeats], Stat]:
-    return lambda runs: runs.reduced(metric, reduce)
-
-
-def _published(metric: str) -> Callable[[Repeats], object]:
-    return lambda runs: _known(runs.beside().final(metric))
-
-
-def _known(stat: Stat) -> object:
-    return stat if stat.seeds else ""
+def _cell(runs: Repeats, column: str) -> str:
+    """Return the cell of a column, as texts.toml describes columns."""
+    quantity, _, form = column.partition(": ")
+    if quantity in WORDS:
+        return WORDS[quantity](runs)
+    is_published = quantity.startswith("published ")
+    stat = (runs.beside() if is_published else runs).stat(quantity.removeprefix("published "))
+    if is_published:
+        return str(stat) if stat.seeds else ""
+    if form == "%":
+        return f"{100 * stat.mean:.1f} %"
+    if form.startswith("."):
+        return format(stat.mean, form)
+    if form:
+        digits, error = form.rstrip("±"), stat.error if form.endswith("±") else float("nan")
+        return format_number(stat.mean, error, digits=int(digits))
+    return str(stat)
 
 
 def _iterations(runs: Repeats) -> str:
@@ -63,75 +53,25 @@ def _iterations(runs: Repeats) -> str:
     return " to ".join(map(str, sorted({min(lengths), max(lengths)})))
 
 
-SIZE: Columns = {"seeds": len, "iterations": _iterations}
-EPOCHS: Columns = {
-    "seeds": len,
-    "epochs": lambda runs: format_number(runs.end("epoch")),
+def _published_accuracy(runs: Repeats) -> str:
+    stat = runs.beside().at("accuracy", min(runs.end("epoch"), 100.0), "epoch")
+    return str(stat) if stat.seeds else ""
+
+
+WORDS: Mapping[str, Callable[[Repeats], str]] = {
+    "seeds": lambda runs: str(len(runs)),
     "iterations": _iterations,
-}
-COLUMNS: Mapping[str, Columns] = {
-    "the paper's metrics": {
-        "problems": len,
-        "estimates": lambda runs: f"{runs.final('estimates').mean:.0f}",
-        "mean (1 - cos)": _final("cosine_distance"),
-        "published mean": _published("cosine_distance"),
-        "var (cos)": _final("cosine_variance"),
-        "published var": _published("cosine_variance"),
-    },
-    "true bias and variance, and their cost": {
-        "relative bias": _final("relative_bias"),
-        "relative variance": _final("relative_variance"),
-        "evaluations": lambda runs: f"{runs.final('evaluations').mean:.0f}",
-        "variance x evaluations": Repeats.work,
-        "ms per estimate": _rounded(Repeats.estimate_time),
-        "published ms": _published("ms"),
-    },
-    "optimisation": {
-        **SIZE,
-        "value at the end": lambda runs: format_number(
-            runs.final("value").mean, runs.final("value").error, digits=7
-        ),
-        "of the way": lambda runs: (
-            f"{100 * statistic(float(covered(run)[-1]) for run in runs).mean:.1f} %"
-        ),
-        "iterations to 90\u00a0%": lambda runs: statistic(map(iterations_to, runs)),
-        "variance over draws": _reduced("gradient_variance", np.mean),
-        "the paper's “variance” at the end": _late("gradient_spread"),
-        "ms per step": _rounded(Repeats.milliseconds),
-    },
-    "where each method ended": {
-        **EPOCHS,
-        METRICS["train"]: _final("train"),
-        METRICS["test"]: _final("test"),
-        "lowest test": _reduced("test", np.min),
-        "variance over draws": _late("gradient_variance"),
-        METRICS["gradient_spread"]: _late("gradient_spread"),
-        "ms per step": _rounded(Repeats.milliseconds),
-        "published ms": _published("ms"),
-    },
-    "addition": {
-        **EPOCHS,
-        METRICS["accuracy"]: _final("accuracy"),
-        "published": lambda runs: _known(
-            runs.beside().at("accuracy", min(runs.end("epoch"), 100.0), "epoch")
-        ),
-        "best in the run": _reduced("accuracy", np.max),
-        "digits read": _final("digit_accuracy"),
-        "runs that solved it": lambda runs: "{} of {}".format(*solved(runs)),
-        "ms per step": _rounded(Repeats.milliseconds),
-    },
-    "programs": {
-        **SIZE,
-        "examples right": _final("accuracy"),
-        "results right": _final("result_accuracy"),
-        "digits read": _final("digit_accuracy"),
-    },
+    "epochs": lambda runs: format_number(runs.end("epoch")),
+    "solved": lambda runs: (
+        f"{sum(run.reduced('final solved') == 1 for run in runs)} of {len(runs)}"
+    ),
+    "published accuracy": _published_accuracy,
 }
 
 
-def _rows(methods: Methods, columns: Columns) -> list[dict[str, str]]:
+def _rows(methods: Methods, columns: Mapping[str, str]) -> Rows:
     return [
-        {"method": method, **{name: str(column(runs)) for name, column in columns.items()}}
+        {"method": method, **{name: _cell(runs, column) for name, column in columns.items()}}
         for method, runs in methods.items()
     ]
 
@@ -144,15 +84,15 @@ def summary(evidence: Evidence) -> list[Table]:
     tables = []
     for experiment, cls in EXPERIMENTS.items():
         metric, _ = cls.headline
+        columns = {"seeds": "seeds", "iterations": "iterations"}
+        columns[TEXTS["metrics"][metric]] = f"final {metric}"
         sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
         constant = [size for size in sizes if len(evidence.sizes(experiment, size)) == 1]
         caption, rows = [experiment], []
         for size in evidence.sizes(experiment, *sizes):
             caption[1:] = [f"{name}={size[name]}" for name in constant]
             cells = {name: str(size[name]) for name in sizes if name not in constant}
-            methods = evidence.methods(experiment, **size)
-            columns: Columns = {**SIZE, METRICS[metric]: _final(metric)}
-            rows += [{**cells, **row} for row in _rows(methods, columns)]
+            rows += [cells | row for row in _rows(evidence.methods(experiment, **size), columns)]
         if rows:
             tables.append(Table(", ".join(caption), rows))
     return tables
@@ -166,22 +106,20 @@ def tables(evidence: Evidence) -> list[Table]:
             methods, digits = evidence.methods(spec["experiment"], **size), size.get("digits", 0)
             context = {
                 **size,
-                "images": DATA.get(size.get("data")),
+                "images": TEXTS["data"].get(size.get("data")),
                 "moved": TEXTS["updates"].get(size.get("update")),
                 "reader": 0.99**digits,
                 "enough": enough(digits),
             }
-            for columns in spec["columns"]:
-                special = SPECIAL.get(columns)
-                rows = special(methods) if special else _rows(methods, COLUMNS[columns])
-                found.append(Table(spec["caption"].format(**context, columns=columns), rows))
+            for name in spec["columns"]:
+                columns = TEXTS["columns"].get(name)
+                rows = _rows(methods, columns) if columns else SPECIAL[name](methods)
+                found.append(Table(spec["caption"].format(**context, columns=name), rows))
     return [table for table in found if table.rows]
 
 
-def _at_equal_work(methods: Methods) -> list[dict[str, str]]:
+def _at_equal_work(methods: Methods) -> Rows:
     """Compare the methods at the last iteration, and at the last second, that all reached."""
-    if len(methods) < 2:
-        return []
     rows = {method: {"method": method} for method in methods}
     for x, unit, digits in (("iteration", "iterations", 7), ("seconds", "s", 3)):
         for metric in ("train", "test"):
@@ -189,10 +127,10 @@ def _at_equal_work(methods: Methods) -> list[dict[str, str]]:
             column = f"{metric}, nats, after {format_number(position, digits=digits)} {unit}"
             for method in methods if stats else ():
                 rows[method][column] = str(stats.get(method, "-"))
-    return list(rows.values())
+    return list(rows.values()) if len(methods) > 1 else []
 
 
-def _beside_published(methods: Methods) -> list[dict[str, str]]:
+def _beside_published(methods: Methods) -> Rows:
     """Compare with the published curves, at the first and at the last point within reach."""
     rows = []
     for method, runs in methods.items():
@@ -204,13 +142,13 @@ def _beside_published(methods: Methods) -> list[dict[str, str]]:
                 measured, value = runs.at(metric, x), known.at(metric, x)
                 difference = f"{measured.mean - value.mean:+.1f}" if value.seeds else ""
                 row[metric] = str(measured)
-                row[f"published {metric}"] = str(_known(value))
+                row[f"published {metric}"] = str(value) if value.seeds else ""
                 row[f"{metric}: ours minus theirs"] = difference
             rows.append(row)
     return rows
 
 
-SPECIAL: Mapping[str, Callable[[Methods], list[dict[str, str]]]] = {
+SPECIAL: Mapping[str, Callable[[Methods], Rows]] = {
     "at equal iterations, and at equal time": _at_equal_work,
     "beside the published curves (5 runs, read off a picture)": _beside_published,
 }

@@ -1,0 +1,371 @@
+"""The report: from rows to runs, numbers, figures, tables and one page."""
+
+import html.parser
+import math
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from catlog_experiments import Gradients, Optimisation, execute, records
+from catlog_experiments.report.claims import CLAIMS
+from catlog_experiments.report.figures import LOOKS, WIDE, pictures
+from catlog_experiments.report.page import (
+    provenance,
+    sections,
+    verdict_lines,
+    write_figures,
+    write_page,
+)
+from catlog_experiments.report.runs import Evidence, method_label, published
+from catlog_experiments.report.statistics import Stat, format_number, statistic
+from catlog_experiments.report.tables import summary, tables
+from made_up_rows import (
+    PAPER,
+    Row,
+    addition_rows,
+    dvae_rows,
+    gradients_rows,
+    optimisation_rows,
+    run_rows,
+)
+
+SIZE = "addition RLOO-F (data=mnist, digits=4)"
+
+# --- from rows to runs
+
+
+def test_the_longest_run_of_a_seed_counts_and_what_is_left_out_is_named() -> None:
+    short = [{**row, "epochs": 3} for row in addition_rows(4, "RLOO-F", 0.1, epochs=3, seeds=1)]
+    long = addition_rows(4, "RLOO-F", 0.9, epochs=8, seeds=1)
+    evidence = Evidence.from_rows([*long, *short, *long, {"method": "RLOO", "ms": 2.0}])
+    assert [(run.method, run.length) for run in evidence.runs] == [("RLOO-F", 375 * 8)]
+    assert len(evidence.runs[0].points) == 9
+    assert evidence.notes == (
+        "1 rows are left out: they are not of a run of a known experiment.",
+        f"{SIZE}, seed 0: a run of 1125 iterations is left out, because one of 3000 counts.",
+    )
+
+
+def test_runs_of_different_lengths_are_not_averaged_without_a_note() -> None:
+    rows = [
+        *addition_rows(4, "RLOO-F", [0.5], epochs=8),
+        *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:],
+        *addition_rows(4, "RLOO-F", [0.0, 0.0, 0.9], epochs=3)[8:],
+    ]
+    evidence = Evidence.from_rows(rows)
+    assert [(run["seed"], run.length) for run in evidence.runs] == [(0, 375 * 6), (1, 375 * 6)]
+    assert evidence.notes == (
+        f"{SIZE}, seed 2: left out, because it got to iteration 1125 of 3000.",
+        f"{SIZE}: the runs differ in length (seed 0: 3000, seed 1: 2250), so all are read up to "
+        "iteration 2250.",
+    )
+    curve = evidence.methods("addition")["RLOO-F"].series("accuracy", "epoch")
+    assert curve is not None
+    assert curve.x.tolist() == list(range(7))
+    values = [0.5 * (1 - math.exp(-6 / 4)), 0.7]
+    assert curve.mean[-1] == pytest.approx(sum(values) / 2)
+    # the sample standard deviation over sqrt(2)
+    assert curve.error[-1] == pytest.approx(abs(values[0] - values[1]) / 2)
+
+
+def test_a_run_and_its_table_are_one_run(tmp_path: Path) -> None:
+    """A table has a text where a run has a list, and nothing where a setting is empty."""
+    rows = addition_rows(4, "RLOO-F", 0.5, epochs=2, seeds=1)
+    for options in ([], ["draws=latin", "validate=False"]):
+        run = [{**row, "options": options, "samples": None, "clip": 1 / 3} for row in rows]
+        records.write(run, tmp_path / "runs.csv")
+        evidence = Evidence.from_rows([*run, *records.read(tmp_path / "runs.csv")])
+        assert len(evidence.runs) == 1
+        assert evidence.notes == ()
+
+
+def test_runs_with_other_settings_are_other_methods() -> None:
+    row = {"experiment": "programs", "estimator": "IndeCateR", "iteration": 0}
+    changes = ({}, {"network": "conv"}, {"shift": 2}, {"decay": False}, {"sequences": 500})
+    changes += ({"value_samples": 9}, {"restart": 20}, {"floor": 1e-4})
+    rows = [{**row, **change, "seed": seed} for seed, change in enumerate(changes)]
+    methods = Evidence.from_rows(rows).methods("programs")
+    assert [len(runs) for runs in methods.values()] == [1] * len(changes)
+    assert "IndeCateR network=conv" in methods
+    row = {"experiment": "dvae", "estimator": "IndeCateR", "options": [], "anneal": False}
+    assert method_label({**row, "learning_rate": 1e-4}) == "IndeCateR"  # nothing to anneal
+    changed = {**row, "options": ["draws=latin"], "samples": 4, "learning_rate": 2e-4}
+    assert method_label(changed) == "IndeCateR samples=4 draws=latin learning_rate=0.0002"
+    assert method_label({**row, "estimator": "GS-F"}) == "GS-F anneal=False"
+    other = [{**row, "protocol": "bernoulli", "seed": 0, "iteration": i} for i in (0, 1)]
+    assert Evidence.from_rows(other).notes == ("2 rows are left out: they follow other protocols.",)
+
+
+def test_numbers_are_written_with_their_error() -> None:
+    assert str(Stat(0.8535, 0.0012, 3)) == "0.8535 ± 0.0012"
+    assert str(Stat()) == "-"
+    assert str(statistic([math.inf, 3.0])) == "never"
+    assert format_number(123456.0, digits=3) == "123456"
+    assert format_number(4.2e-7) == "4.2e-7"
+    assert str(Stat(-6.996e-31, 2e-31, 3)) == format_number(1.5e-30) == "0"
+    assert format_number(-1e-18) == "-1e-18"
+
+
+def test_step_times_replace_the_clock() -> None:
+    rows = addition_rows(4, "RLOO-F", 0.5, epochs=2) + addition_rows(4, "RLOO-S", 0.5, epochs=2)
+    times = [{"problem": "addition, 4 digits", "method": "RLOO-F", "ms": 2.0}]
+    methods = Evidence.from_rows(rows, times).methods("addition")
+    assert str(methods["RLOO-F"].stat("step_ms")) == "2"
+    assert methods["RLOO-F"].end("seconds") == 750 * 2.0 / 1000
+    assert math.isnan(methods["RLOO-S"].end("seconds"))
+    assert methods["RLOO-S"].stat("step_ms").mean == pytest.approx(200 / 749)
+    with pytest.raises(ValueError, match="the columns method and ms"):
+        Evidence.from_rows([], [{"method": "RLOO-F", "ms": ""}])
+
+
+def test_published_numbers_are_runs() -> None:
+    """Without notes: none is left out, cut or doubled."""
+    assert published().notes == ()
+    omniglot = published().methods("dvae", data="omniglot", categories=2)
+    assert omniglot["IndeCateR"].stat("final train").mean == 103.3
+    assert omniglot["RLOO-S"].at("test", 10_000).seeds == 0
+    runs = Evidence.from_rows(addition_rows(16, "IndeCateR-D", 0.5)).methods("addition")
+    assert runs["IndeCateR-D"].beside().at("accuracy", 5, "epoch").mean == 0.75
+
+
+# --- figures
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Figure]:
+    """All figures, one of each kind by time or iterations."""
+    names = ("gradients-additive", "optimisation", "dvae-categorical-time", "addition")
+    found = {picture.name: picture for picture in pictures(Evidence.from_rows(PAPER))}
+    others = {"gradients-pairwise", "dvae-iterations", "dvae-time", "dvae-categorical-iterations"}
+    assert set(found) == {*names, *others}
+    return {name: found[name].draw() for name in names}
+
+
+def figure(rows: list[Row], name: str, step_times: list[Row] | None = None) -> Figure:
+    found = pictures(Evidence.from_rows(rows, step_times or []))
+    return next(picture for picture in found if picture.name == name).draw()
+
+
+def test_every_figure_has_its_panels_and_a_legend_that_a_phone_shows(
+    drawn: dict[str, Figure],
+) -> None:
+    """A phone shows the left 390 of 896 pixels, in which the letters must have about 11 pixels."""
+    panels = {name: sum(axes.get_visible() for axes in fig.axes) for name, fig in drawn.items()}
+    assert list(panels.values()) == [12, 4, 4, 6]
+    for fig in drawn.values():
+        (legend,), inches = fig.legends, fig.get_figwidth()
+        fig.draw_without_rendering()
+        assert inches > WIDE
+        assert legend.get_window_extent().x1 / fig.dpi < 390 / 896 * inches
+        assert legend.get_texts()[0].get_fontsize() / 72 * 896 / inches > 11
+
+
+def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:
+    rows = optimisation_rows("IndeCateR", 0.02, 0.0)
+    rows += [{**row, "variables": 5} for row in rows]
+    names = [picture.name for picture in pictures(Evidence.from_rows(rows))]
+    assert names == ["optimisation-5", "optimisation"]
+    point = {"iteration": 0, "epoch": 1, "accuracy": 0.5}
+    programs = [
+        row
+        for data in ("mnist", "mnist-5000")
+        for row in run_rows("programs", "RLOO", 0, [point], program="equal", data=data, digits=2)
+    ]
+    titles = [axes.get_title(loc="left") for axes in figure(programs, "programs").axes]
+    assert titles == ["equal, MNIST, 2 digits", "equal, MNIST, 5,000 images, 2 digits"]
+
+
+def test_a_method_looks_the_same_in_every_panel_and_in_the_legend() -> None:
+    """Those of the paper have their colours, others further ones; settings have broken lines."""
+    rows = [*addition_rows(4, "Mine", 0.9), *addition_rows(8, "Yours", 0.8)]
+    for digits, samples in ((4, 50), (4, 100), (8, 100)):
+        changed = addition_rows(digits, "IndeCateR-D", 0.9)
+        rows += [{**row, "samples": samples} for row in changed]
+    fig = figure([*rows, *addition_rows(4, "IndeCateR-D", 0.9)], "addition")
+    lines = {line.get_label(): line for line in fig.legends[0].get_lines()}
+    assert lines["IndeCateR-D"].get_color() == LOOKS["IndeCateR-D"][0]
+    known = {colour for colour, _ in LOOKS.values()}
+    assert len({lines[name].get_color() for name in ("Mine", "Yours")} - known) == 2
+    changed, yours, _ = fig.axes[1].lines  # and the grey line
+    for drawn_line, name in ((changed, "IndeCateR-D samples=100"), (yours, "Yours")):
+        for look in ("color", "linestyle", "marker"):
+            assert getattr(drawn_line, f"get_{look}")() == getattr(lines[name], f"get_{look}")()
+
+
+def test_time_axes_follow_the_step_times() -> None:
+    rows = dvae_rows("mnist", "IndeCateR", 95.0, ms=7.0)
+    for times, ms in (([], 7.0), ([{"method": "IndeCateR", "ms": 2.0}], 2.0)):
+        axes = figure(rows, "dvae-time", times).axes[0]
+        assert np.max(axes.lines[0].get_xdata()) == pytest.approx(60 * ms)
+    axes = figure(rows, "dvae-time", [{"method": "RLOO-F", "ms": 2.0}]).axes[0]
+    assert axes.texts[0].get_text() == "not measured"
+
+
+def test_zero_variances_and_published_curves_are_drawn() -> None:
+    """The published curves are known by iteration only."""
+    config: dict[str, Any] = {"update": "published", "gradient_spread": 1e-12}
+    rows = optimisation_rows("IndeCateR", 0.02, 0.0) + optimisation_rows("RLOO-F", 0.02, 1e-9)
+    fig = figure([{**row, **config} for row in rows], "optimisation-published")
+    by_iteration, by_time, variance, _ = fig.axes
+    assert "IndeCateR" in variance.get_title(loc="right")
+    assert len(by_iteration.lines) == len(by_time.lines) + 1
+    fig = figure(gradients_rows("additive", (3, 100), {"RLOO": (0.1, 1e-3)}), "gradients-additive")
+    assert [text.get_text() for text in fig.legends[0].get_texts()][-1] == "published"
+
+
+# --- tables
+
+
+def test_summary_has_a_line_per_method_and_setting() -> None:
+    contents = summary(Evidence.from_rows(PAPER))
+    assert [len(table.rows) for table in contents] == [2 * 3 * 4, 4, 3 * 5 + 4, 6 * 4]
+    assert contents[2].header[2:] == ["method", "seeds", "iterations", "negated test ELBO, nats"]
+    assert summary(Evidence.from_rows([])) == []
+
+
+def test_programs_have_a_figure_and_a_table_per_program() -> None:
+    rows = []
+    for seed, (whole, accuracy) in enumerate([(False, 0.9), (False, 0.7), (True, 0.1)]):
+        points = [
+            {"iteration": 10 * epoch, "epoch": epoch, "accuracy": accuracy * epoch / 2}
+            for epoch in range(3)
+        ]
+        settings = {"program": "numbers", "digits": 4, "data": "mnist", "whole": whole}
+        rows += run_rows("programs", "RLOO", seed, points, samples=10, epochs=2, **settings)
+    evidence = Evidence.from_rows(rows)
+    assert [picture.name for picture in pictures(evidence)] == ["programs"]
+    (table,) = tables(evidence)
+    cells = {row["method"]: row["examples right"] for row in table.rows}
+    assert cells == {"RLOO samples=10": "0.80 ± 0.10", "RLOO samples=10 whole=True": "0.1"}
+
+
+def test_real_runs_and_their_table_make_the_same_report(tmp_path: Path) -> None:
+    steps: dict[str, Any] = {"variables": 20, "iterations": 10, "device": "cpu"}
+    for seed in range(2):
+        for config in (
+            Gradients(estimator="RLOO", samples=20, repeats=120, device="cpu", seed=seed),
+            Optimisation(estimator="RLOO-S", seed=seed, **steps),
+        ):
+            execute(config, tmp_path / "runs" / f"{config.name}-{seed}")
+    with (tmp_path / "runs" / "gradients-1" / "sessions.jsonl").open("a", encoding="utf-8") as file:
+        file.write("torn")
+    rows = records.read(tmp_path / "runs")
+    records.write(rows, tmp_path / "runs.csv", digits=17)
+    exported = Evidence.from_rows(records.read(tmp_path / "runs.csv"))
+    evidence = Evidence.from_rows(rows)
+    assert summary(exported) == summary(evidence)
+    assert tables(exported) == tables(evidence)
+    assert "RLOO samples=20" in {row["method"] for table in tables(evidence) for row in table.rows}
+    lines = provenance([tmp_path / "runs"], rows)
+    assert lines["seeds"] == "0, 1"
+    assert lines["machine"] == socket.gethostname()
+    assert {"commands of the runs", "system", "device", "torch", "sources"} <= lines.keys()
+
+
+# --- the page
+
+
+class Page(html.parser.HTMLParser):
+    """Checks nesting, and gathers what a page refers to."""
+
+    VOID = ("meta", "link", "img", "br")
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+        self.feed(content)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        assert tag not in ("script", "iframe", "object")
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
+        links = [attributes.get(name) for name in ("href", "src", "srcset")]
+        self.links += [link for link in links if link is not None]
+        if tag == "img":
+            self.images.append(attributes)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def written(rows: list[Row], folder: Path) -> str:
+    path = folder / "new" / "report.html"
+    write_page(Evidence.from_rows(rows), path, {"device": "some <GPU>"})
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of the addition of 16 digits, of a run that was cut, and of bits of Omniglot."""
+    rows = [row for row in PAPER if row.get("digits") == 16 or row.get("data") == "omniglot"]
+    cut = [{**row, "seed": 9} for row in addition_rows(16, "RLOO-S", 0.1, epochs=3, seeds=1)]
+    return written([*rows, *cut], tmp_path_factory.mktemp("page"))
+
+
+def test_page_has_every_claim_and_figure_and_needs_no_other_file(content: str) -> None:
+    page = Page(content)
+    assert len(set(page.ids)) == len(page.ids)
+    assert all(f"{claim.key}-claim" in page.ids for claim in CLAIMS)
+    assert all(section.key in page.ids for section in sections(Evidence.from_rows([])))
+    assert len(page.images) == 2 + 1
+    assert all(image["alt"] for image in page.images)
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
+    assert not re.search(r"url\(|@import|https?://", content)
+    assert "prefers-color-scheme: dark" in content
+    assert "some &lt;GPU&gt;" in content
+    assert content.count('class="badge') == 2 * len(CLAIMS)
+
+
+def test_page_begins_with_what_was_run_and_folds_the_rest(content: str) -> None:
+    before, folded = content.split("claims that these runs do not decide")
+    assert before.index('id="run"') < before.index('id="addition"') < before.index('id="glance"')
+    assert "left out, because it got to iteration 1125 of 37500" in before
+    assert not re.search('class="badge not-', before)
+    assert "Not run." not in before
+    assert folded.count("Not run.") == 6 - 2
+    assert folded.index("<section") > folded.index(
+        "<details><summary>Experiments that were not run"
+    )
+
+
+def test_report_of_runs_that_decide_no_claim(tmp_path: Path) -> None:
+    rows = dvae_rows("mnist-5000", "ReinMax", 100.0, 1.0, epochs=3)
+    content = written(rows, tmp_path)
+    assert len(Page(content).images) == 2
+    assert "<h1>Runs of catlog</h1>" in content
+    assert "These runs decide none of the paper's claims" in content.replace("&#39;", "'")
+
+
+def test_report_says_which_option_decides_claims_about_time(content: str) -> None:
+    assert "--step-times" in content
+    first, second = verdict_lines(Evidence.from_rows(PAPER))
+    assert first.startswith("20 claims of the paper: ")
+    names = "optimisation-time, dvae-time, dvae-relaxation-time, categorical"
+    assert second.startswith(f"{names}: decided by the clocks of the runs. Pass --step-times")
+    problems = ("dvae", "dvae, 10 categories", "optimisation")
+    times = [{"problem": problem, "method": "RLOO-F", "ms": 4.0} for problem in problems]
+    assert len(verdict_lines(Evidence.from_rows(PAPER, times))) == 1
+
+
+def test_a_report_of_nothing_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    evidence = Evidence.from_rows([{"method": "RLOO"}])
+    for write in (write_page, write_figures):
+        with pytest.raises(ValueError, match=r"There is no run to report.*1 rows are left out"):
+            write(evidence, tmp_path / "none" / "report")
+    assert not (tmp_path / "none").exists()
+    (path,) = write_figures(Evidence.from_rows(addition_rows(4, "RLOO-S", 0.5)), tmp_path / "new")
+    assert path.name == "addition.png"
+    assert path.stat().st_size > 10_000
