@@ -23,9 +23,9 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments -e ./kernels
 	touch $@
 
-demo: .venv/ready  ## the quickstart, and small versions of the paper's experiments (under 5 minutes)
+demo: .venv/ready  ## the quickstart, then when IndeCateR beats RLOO: small versions of the paper's experiments, and a picture (under 5 minutes)
 	$(BIN)/python examples/quickstart.py
-	CATLOG=$(BIN)/catlog bash experiments/reproduce/demo.sh demo
+	CATLOG=$(BIN)/catlog PYTHON=$(BIN)/python bash experiments/reproduce/demo.sh demo
 
 test: lint types unit shapes  ## everything that CI checks
 

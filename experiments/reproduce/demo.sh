@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Small versions of the paper's four experiments on embedded data, two at a time, and the report:
-# `experiments/reproduce/demo.sh [folder]`.
+# When does IndeCateR beat RLOO? Small versions of the paper's experiments on embedded data, two at a
+# time, with what to expect of each, and one picture at the end: `experiments/reproduce/demo.sh [folder]`.
 set -euo pipefail
+cd "$(dirname "$0")/../.."
 CATLOG=${CATLOG:-catlog}
+PYTHON=${PYTHON:-python3}
 FOLDER=${1:-demo}
 export OMP_NUM_THREADS=1
 
@@ -10,28 +12,50 @@ sweep() {
   "$CATLOG" sweep "$@" --root "$FOLDER/runs"
 }
 
-synthetic() {
-  for size in "12 3" "6 10" "3 100"; do
-    read -r variables categories <<< "$size"
-    sweep gradients --variables "$variables" --categories "$categories" --repeats 200 \
-      --grid function=additive,pairwise --grid estimator=IndeCateR,REINFORCE,RLOO,GS
-  done
-  sweep optimisation --iterations 300 --every 20 --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1
-}
-
 digits() {
-  sweep addition --digits 4 --epochs 10 --grid estimator=IndeCateR-D,IndeCateR,RLOO-F,RLOO-S --grid seed=0,1
-}
-
-autoencoders() {
-  sweep dvae --variables 20 --epochs 4 --grid estimator=IndeCateR,GS-S,RLOO-S --grid seed=0,1
-  sweep dvae --variables 20 --epochs 4 --samples 80 --grid estimator=GS-F,RLOO-F
+  sweep addition --digits 4 --epochs 8 --grid estimator=IndeCateR-D,RLOO-F,RLOO-S --grid seed=0,1
 }
 
 mkdir -p "$FOLDER"
 digits > "$FOLDER/addition.log" 2>&1 &
-synthetic
-autoencoders
+
+cat << 'TEXT'
+
+1. The paper's gradients: IndeCateR with one draw, the others with 1000
+   Expect an exact gradient of the additive f, which is trivial, and little of that where every two
+   of the variables interact (pairwise).
+TEXT
+sweep gradients --variables 12 --categories 3 --repeats 200 \
+  --grid function=additive,pairwise --grid estimator=IndeCateR,REINFORCE,RLOO,GS
+
+cat << 'TEXT'
+
+2. An autoencoder with 20 bits: training instead of variance
+   IndeCateR and RLOO-S have 2 draws, RLOO-F has 80. Expect IndeCateR to learn as RLOO-F does, since
+   the neighbours of a draw say as much as further draws; RLOO-S has the same draws without them.
+TEXT
+sweep dvae --variables 20 --epochs 6 --estimator RLOO-F --samples 80 --grid seed=0,1
+sweep dvae --variables 20 --epochs 6 --grid estimator=IndeCateR,RLOO-S --grid seed=0,1
+
+cat << 'TEXT'
+
+3. MNIST addition: four digits are learned from their sum alone
+   f is 1 if the sum is right, and 0 at most draws. Expect IndeCateR-D (10 draws for every digit,
+   with all neighbours) and RLOO-F (400 draws) to read digits, and RLOO-S (10 draws) to see mostly
+   zeros. The more digits, the rarer a right sum, and the more draws RLOO-F needs.
+TEXT
 wait $! || { cat "$FOLDER/addition.log"; exit 1; }
 cat "$FOLDER/addition.log"
-"$CATLOG" report "$FOLDER/runs" --output "$FOLDER/report.html"
+
+"$CATLOG" report "$FOLDER/runs" --output "$FOLDER/report.html" > "$FOLDER/report.log"
+
+cat << 'TEXT'
+
+4. Variance of a gradient at 200 evaluations of f, on eight problems
+   RLOO spends them on 200 draws. IndeCateR spends them on a few draws, each with all of its
+   neighbours (one variable changed): it sums out one variable at a time, and samples the others.
+   Expect IndeCateR to win where variables have separate effects on f (additive: no noise is left),
+   and RLOO where all variables act together (parity), or f is zero nearly everywhere (digit-sum).
+
+TEXT
+"$PYTHON" experiments/reproduce/demo.py "$FOLDER"

@@ -46,4 +46,5 @@ def test_paths_with_spaces(script: str, tmp_path: Path) -> None:
     root = "a folder/runs" if script == "demo.sh" else argument
     assert all(root in call for call in sweeps)
     if script == "demo.sh":
-        assert calls[-1] == ["report", "a folder/runs", "--output", "a folder/report.html"]
+        assert ["report", "a folder/runs", "--output", "a folder/report.html"] in calls
+        assert calls[-1] == ["experiments/reproduce/demo.py", "a folder"]
