@@ -107,7 +107,7 @@ def test_the_gradient_is_clipped() -> None:
         torch.manual_seed(0)
         task = Addition(digits=2, device="cpu", compile="no", clip=clip).task()
         task.step(0)
-        return float(torch.stack([p.grad.norm() for p in task.network.parameters()]).norm())
+        return float(torch.stack([p.grad.norm() for p in task.model.parameters()]).norm())
 
     assert norm(None) > 0.1
     assert norm(0.1) == pytest.approx(0.1, rel=1e-4)

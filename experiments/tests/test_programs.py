@@ -59,7 +59,7 @@ def test_gradient_of_the_loss_reaches_the_network() -> None:
         loss = task.loss(torch.arange(10))
         assert loss.shape == (10,)
         loss.sum().backward()
-        assert all(weight.grad is not None for weight in task.network.parameters())
+        assert all(weight.grad is not None for weight in task.model.parameters())
 
 
 @pytest.mark.parametrize("program", ["numbers", "sum"])
@@ -67,7 +67,7 @@ def test_the_exact_mean_is_that_of_all_points(program: str) -> None:
     task = Programs(program=program, digits=2, sequences=20, estimator="Exact").task()
     index = torch.arange(5)
     loss = task.loss(index)
-    logits = digit_logits(task.network, task.train.batch(index))
+    logits = digit_logits(task.model, task.train.batch(index))
     f, outputs = task.function(task.results[index])
     q = Independent(Categorical(logits=logits), 1)
     value = Exact()(lambda x: f(x), q, outputs=outputs)
@@ -111,17 +111,17 @@ def test_images_are_shifted_by_whole_pixels() -> None:
 @pytest.mark.parametrize(("loss", "is_kept"), [(0.4, True), (0.6, False)])
 def test_a_run_that_learns_nothing_starts_again(loss: float, is_kept: bool) -> None:
     task = Programs(program="sum-2", sequences=20, batch=10, restart=1).task()
-    before = [parameter.clone() for parameter in task.network.parameters()]
+    before = [parameter.clone() for parameter in task.model.parameters()]
     task.step(0)
     task.recent_loss = loss
     steps = []
-    task.training.step = lambda i: steps.append(i)
-    trained = [parameter.clone() for parameter in task.network.parameters()]
+    task.compiled = lambda index: steps.append(index) or torch.zeros(())  # type: ignore[func-returns-value]
+    trained = [parameter.clone() for parameter in task.model.parameters()]
     task.step(1)  # within the epoch
     task.step(2)
-    kept = [torch.equal(*pair) for pair in zip(trained, task.network.parameters(), strict=True)]
+    kept = [torch.equal(*pair) for pair in zip(trained, task.model.parameters(), strict=True)]
     moments = [value for state in task.optimiser.state.values() for value in state.values()]
-    assert steps == [1, 2]
+    assert len(steps) == 2
     assert all(kept) == is_kept
     assert any(bool(value.any()) for value in moments) == is_kept
     assert not any(torch.equal(*pair) for pair in zip(before, trained, strict=True))

@@ -1,7 +1,6 @@
 """Published protocols: stacked models are single models, and bounds are bounds."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import cycle, product
 from math import log
 from pathlib import Path
@@ -15,12 +14,10 @@ from torch.nn.functional import leaky_relu, linear
 
 from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
 from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
-from catlog_experiments import DVAE, execute, records
+from catlog_experiments import DVAE, records
 from catlog_experiments.cli import main
 from catlog_experiments.protocol import ProtocolTask
-from catlog_experiments.report.runs import Evidence, method_label
 from catlog_experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
-from runs import CutError, cut_at
 
 MODELS, BATCH, D = 3, 4, 5
 
@@ -56,7 +53,7 @@ def test_models_of_a_stack_start_and_read_as_their_seeds_say() -> None:
         single = task_of(models=1, seed=4 + s)
         for a, b in zip(stack.model.parameters(), single.model.parameters(), strict=True):
             assert torch.equal(a[s], b[0])
-        assert torch.equal(stack.training.index(3)[s], single.training.index(3)[0])
+        assert torch.equal(stack.index(3)[s], single.index(3)[0])
 
 
 def function(model: int | slice) -> Any:
@@ -190,7 +187,7 @@ def test_bound_is_that_of_the_model(protocol: str) -> None:
     if protocol == "gaussian":
         assert task.model.spread is not None
         task.model.spread.data.normal_()
-    x = task.observed(task.train[task.training.index(0)])
+    x = task.observed(task.train[task.index(0)])
     logits = task.model.encoder(x)
     points = all_points(4)
     b = points[:, None, None].expand(16, 2, 50, 4)
@@ -222,7 +219,7 @@ def test_more_draws_raise_the_bound() -> None:
 
 def test_pixels_are_drawn_again_at_every_use() -> None:
     task = task_of()
-    images = task.train[task.training.index(0)]
+    images = task.train[task.index(0)]
     x, y = task.observed(images), task.observed(images)
     assert set(x.unique().tolist()) == {0.0, 1.0}
     assert not torch.equal(x, y)
@@ -259,10 +256,10 @@ def test_every_model_has_the_gradient_of_a_single_one() -> None:
     """With an exact estimator, on grey pixels: nothing is random."""
     settings = {"protocol": "gaussian", "estimator": "Exact", "batch": 8}
     stack = task_of(models=2, **settings)
-    stack.loss(stack.training.index(0)).mean().backward()
+    stack.loss(stack.index(0)).mean().backward()
     for s in range(2):
         single = task_of(models=1, seed=s, **settings)
-        single.loss(single.training.index(0)).mean().backward()
+        single.loss(single.index(0)).mean().backward()
         for a, b in zip(stack.model.parameters(), single.model.parameters(), strict=True):
             assert a.grad is not None
             assert b.grad is not None
@@ -305,33 +302,6 @@ def test_learning_rates_are_those_of_the_protocols() -> None:
     assert DVAE(protocol="bernoulli", learning_rate=2e-3).rate == 2e-3
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"models": 2}, "--models must be 1 with --protocol paper"),
-        ({"protocol": "gaussian", "categories": 3}, "--categories must be 2 with --protocol gauss"),
-        ({"protocol": "bernoulli", "models": 0}, "--models must be at least 1"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DVAE(**settings)
-
-
-SMALL = DVAE(
-    protocol="bernoulli", models=2, variables=3, batch=1000, epochs=2, every=4, test_samples=2,
-    device="cpu", estimator="DoubleCV",
-)  # fmt: skip
-
-
-def test_interrupted_run_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
-    whole = execute(SMALL, tmp_path / "whole")
-    with pytest.raises(CutError):
-        execute(SMALL, tmp_path / "cut", checkpoint_every=0, watch=cut_at(4))
-    continued = execute(SMALL, tmp_path / "cut", resume=True)
-    assert {**continued, "seconds": 0} == {**whole, "seconds": 0}
-
-
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--protocol gaussian --models 2 --variables 3 --batch 1000 --epochs 1 --every 2"
     folder = tmp_path / "run"
@@ -340,15 +310,3 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     last = records.read_run(folder)[-1]
     assert last["train"] == pytest.approx((last["train.0"] + last["train.1"]) / 2)
     assert "test_few.1" in last
-
-
-def test_report_leaves_other_protocols_out() -> None:
-    row = {"experiment": "dvae", "estimator": "RLOO-S", "seed": 0, "data": "mnist"}
-    paper = [{**row, "iteration": i, "test": 1.0} for i in (0, 1)]
-    other = [{**line, "protocol": "bernoulli"} for line in paper]
-    evidence = Evidence.from_rows([*paper, *other])
-    assert len(evidence.runs) == 1
-    assert evidence.notes == ("2 rows are left out: they follow other protocols.",)
-    assert method_label({**row, "learning_rate": 1e-4}) == "RLOO-S"
-    assert method_label({**row, "learning_rate": 2e-4}) == "RLOO-S learning_rate=0.0002"
-    assert replace(SMALL, learning_rate=1.0).rate == 1.0

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from catlog_experiments import DVAE, Addition, Optimisation, folder_for, grid, sweep
-from catlog_experiments.run_folder import Folder
 from runs import starts, untimed
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)
@@ -17,9 +16,9 @@ SMALL = Optimisation(iterations=20, every=10, variables=5)
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        (["seed=0", "seed=1"], "--grid: seed is given twice"),
-        (["seed=0,1,0"], "seed must have each value once, but 0 is there 2 times. Give it once"),
-        (["learning_rate=1,1.0"], "learning_rate must have each value once, but 1.0"),
+        (["seed=0", "seed=1"], "each given once"),
+        (["seed=0,1,0"], "seed must have each value once, but 0,1,0 was given"),
+        (["learning_rate=1,1.0"], "learning_rate must have each value once, but 1,1.0"),
         (["nothing=1"], "field=value"),
         (["seed"], "field=value"),
         ([""], "field=value"),
@@ -40,12 +39,6 @@ def test_bad_values_are_refused_as_on_the_command_line(
     with pytest.raises(SystemExit):
         grid(SMALL, [axis])
     assert f"--{axis.partition('=')[0]}" in capsys.readouterr().err
-
-
-def test_a_grid_of_millions_is_counted_and_refused() -> None:
-    many = ",".join(map(str, range(1000)))
-    with pytest.raises(ValueError, match="at most 10,000 runs, but it makes 1,000,000,000"):
-        grid(SMALL, [f"seed={many}", f"samples={many}", f"variables={many}"])
 
 
 def test_values_of_a_grid_have_the_types_of_the_flags() -> None:
@@ -101,17 +94,6 @@ def test_a_longer_sweep_extends_and_lengths_are_not_mixed(tmp_path: Path) -> Non
     assert "Extends" in notes[0]
     assert sweep([long], tmp_path / "whole") == []
     assert untimed(folder_for(long, tmp_path)) == untimed(folder_for(long, tmp_path / "whole"))
-
-
-def test_a_deadline_stops_running_and_waiting_runs(tmp_path: Path) -> None:
-    configs = grid(replace(SMALL, iterations=10**6), ["seed=0,1,2"])
-    first, *others = sweep(configs, tmp_path, deadline=1.0, checkpoint_every=0.0)
-    assert "stopped by the deadline" in first
-    assert ["not started before the deadline" in other for other in others] == [True, True]
-    home = Folder(folder_for(configs[0], tmp_path))
-    saved = home.restore(lambda note: None)
-    assert saved is not None
-    assert saved["iteration"] > 0
 
 
 def test_the_watcher_is_called_regularly(tmp_path: Path, monkeypatch: Any) -> None:

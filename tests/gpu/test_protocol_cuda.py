@@ -51,7 +51,7 @@ def test_a_stack_is_captured_at_its_real_size_and_learns(
     for i in range(task.iterations):
         task.step(i)
     after = task.bounds(task.test, 3)[0]
-    assert task.training.compiled.mode == "compiled, captured"
+    assert task.compiled.mode == "compiled, captured"
     assert all(b < a - 10 for a, b in zip(before, after, strict=True))
 
 
@@ -71,7 +71,7 @@ def test_categorical_stacks_are_captured(
     assert isinstance(task, ProtocolTask)
     for i in range(task.iterations):
         task.step(i)
-    assert task.training.compiled.mode == "compiled, captured"
+    assert task.compiled.mode == "compiled, captured"
     row = task.measure(task.iterations)
     assert row["train"] < 784 * 0.69
     assert row["relative_variance"] >= 0

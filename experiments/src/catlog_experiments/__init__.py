@@ -12,14 +12,6 @@ from .sweeps import grid, sweep
 EXPERIMENTS = {cls.name: cls for cls in (Gradients, Optimisation, DVAE, Addition, Programs)}
 
 __all__ = [
-    "DVAE",
-    "EXPERIMENTS",
-    "Addition",
-    "Gradients",
-    "Optimisation",
-    "Programs",
-    "execute",
-    "folder_for",
-    "grid",
-    "sweep",
-]
+    "DVAE", "EXPERIMENTS", "Addition", "Gradients", "Optimisation", "Programs", "execute",
+    "folder_for", "grid", "sweep",
+]  # fmt: skip

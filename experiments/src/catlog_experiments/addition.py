@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.utils import clip_grad_norm_
 
-from catlog import log_expectation
+from catlog import RLOO, IndeCateR, log_expectation
 from catlog.functions import OfSum
 
 from . import data
-from .named_estimators import chosen_estimator
 from .networks import digit_logits, glorot, lenet, read_digits
 from .settings import Count, Labels, Positive, Settings
-from .training import Training, TrainingTask, adam
+from .training import Training, adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,51 +46,42 @@ class Addition(Settings):
     has_derivative: ClassVar[bool] = False
     category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
-        "IndeCateR": ("IndeCateR", {"samples": 10}),
-        "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "sampling": "latin"}),
-        "IndeCateR-D-Latin": (
-            "IndeCateR",
-            {"samples": 10, "per_variable": True, "sampling": "latin"},
-        ),
-        "RLOO-F": ("RLOO", {}),
-        "RLOO-S": ("RLOO", {"samples": 10}),
+        "IndeCateR": IndeCateR(10),
+        "IndeCateR-D": IndeCateR(10, per_variable=True),
+        "IndeCateR-Latin": IndeCateR(10, sampling="latin"),
+        "IndeCateR-D-Latin": IndeCateR(10, per_variable=True, sampling="latin"),
+        "RLOO-F": RLOO(400),
+        "RLOO-S": RLOO(10),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
 
     @property
     def methods(self) -> Labels:
-        return {**self.labels, "RLOO-F": ("RLOO", {"samples": 100 * self.digits})}
+        return {**self.labels, "RLOO-F": RLOO(100)}
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
 
 
-class AdditionTask(TrainingTask):
+class AdditionTask(Training):
     """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
-        self.config = config
-        device = config.prepare()
-        self.E = chosen_estimator(config, device)
+        super().__init__(config)
         sequences = data.addition(data.load(config.data), config.digits)
-        self.train, self.test = sequences.train.to(device), sequences.test.to(device)
-        self.network = lenet()
-        glorot(self.network)
-        self.network.to(device)
-        optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
+        self.train, self.test = sequences.train.to(self.device), sequences.test.to(self.device)
+        network = lenet()
+        glorot(network)
+        network.to(self.device)
+        optimiser = adam(network.parameters(), config.learning_rate, self.E, self.device)
         if config.clip is not None:
-            max_norm, weights = config.clip, list(self.network.parameters())
+            max_norm, weights = config.clip, list(network.parameters())
 
             def clip(*_: object) -> None:
                 clip_grad_norm_(weights, max_norm)
 
             optimiser.register_step_pre_hook(clip)
-        self.training = Training(
-            config, self.loss, self.network, self.E, optimiser, len(self.train)
-        )
-        self.iterations = config.epochs * self.training.per_epoch
-        self.every = config.every or self.training.per_epoch
+        self.prepare(config, network, optimiser, len(self.train))
 
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the log of the estimated probability of the right sum.
@@ -100,7 +90,7 @@ class AdditionTask(TrainingTask):
         zero have the loss -log(1e-8) and no gradient.
         """
         sums = self.train.sums[index]
-        logits = digit_logits(self.network, self.train.batch(index))
+        logits = digit_logits(self.model, self.train.batch(index))
         q = Independent(Categorical(logits=logits, validate_args=False), 1)
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -log_expectation(self.E, f, q, floor=1e-8)
@@ -108,12 +98,9 @@ class AdditionTask(TrainingTask):
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of the most probable digits, and of their sums."""
-        digits = read_digits(self.network, self.test)
-        metrics = {
-            "epoch": i / self.training.per_epoch,
+        digits = read_digits(self.model, self.test)
+        return {
             "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),
             "digit_accuracy": float((digits == self.test.labels).float().mean()),
+            **self.progress(i),
         }
-        if i > 0:
-            metrics["train"] = self.training.mean_loss()
-        return metrics

@@ -1,14 +1,17 @@
 """The command ``catlog``: run experiments, report on them, and compare estimators."""
 
 import contextlib
+import functools
+import operator
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich import progress
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -16,32 +19,45 @@ from rich.table import Table
 from catlog import problems
 from catlog.estimators import ESTIMATORS
 
-from . import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, Programs, records
+from . import EXPERIMENTS, records
 from .comparing import Advise, Compare
 from .named_estimators import chosen_estimator
-from .progress_bar import progress_bar
 from .run import execute
 from .run_folder import Folder, folder_for, refuse_run_file
 from .settings import Checked, Count, Counted, NotNegative, Settings
 from .sweeps import grid, sweep
 
 
-def _subcommand(experiment: type[Settings]) -> Any:
-    """Return the subcommand of an experiment, with the first line of its docstring as help."""
-    first_line = (experiment.__doc__ or "").split("\n")[0]
-    return tyro.conf.subcommand(experiment.name, prefix_name=False, description=first_line)
+def _subcommands(classes: Mapping[str, type]) -> Any:
+    """Return a union of classes as subcommands; the first line of a docstring is the help."""
+    parts = []
+    for name, cls in classes.items():
+        about = (cls.__doc__ or "").split("\n")[0]
+        command = tyro.conf.subcommand(name, prefix_name=False, description=about)
+        parts.append(Annotated[cls, command])
+    return functools.reduce(operator.or_, parts)
 
 
-Chosen = tyro.conf.OmitSubcommandPrefixes[
-    tyro.conf.OmitArgPrefixes[
-        Annotated[Gradients, _subcommand(Gradients)]
-        | Annotated[Optimisation, _subcommand(Optimisation)]
-        | Annotated[DVAE, _subcommand(DVAE)]
-        | Annotated[Addition, _subcommand(Addition)]
-        | Annotated[Programs, _subcommand(Programs)]
-    ]
-]
+if TYPE_CHECKING:
+    Chosen = Settings
+else:
+    Chosen = tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_subcommands(EXPERIMENTS)]]
 Sources = tyro.conf.Positional[tuple[Path, ...]]
+
+
+def _progress_bar(console: Console) -> progress.Progress:
+    """Return a bar with description, count, elapsed and remaining time."""
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("elapsed"),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("left"),
+        console=console,
+        refresh_per_second=4,
+    )
 
 
 @dataclass(frozen=True)
@@ -55,51 +71,44 @@ class RunCommand(Checked):
     """Continue the run in the folder, or extend a shorter run of the same settings."""
     checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints."""
-    tensorboard: bool = False
-    """Write TensorBoard events as well."""
 
     def __call__(self) -> int:
         config, console = self.experiment, Console()
         chosen_estimator(config)
         metric, name = config.headline
         folder = folder_for(config) if self.folder is None else self.folder
-        console.print(
-            f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, "
-            f"in {escape(str(folder))}"
-        )
+        title = f"{config.name} {config.estimator}, seed {config.seed}, in {folder}"
+        console.print(title, markup=False, highlight=False)
         begun_at: int | None = None
-        with progress_bar(console) as bar:
+
+        def notify(note: str) -> None:
+            _print_notes([note], console)
+
+        with _progress_bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
             def watch(done: int, total: int, row: Mapping[str, Any]) -> None:
                 nonlocal begun_at
-                if begun_at is None and self.resume:
-                    note = f"Resumes from iteration {done} of {total}."
-                    _print_notes(
-                        [note if done else "Nothing to resume: starts from scratch."], console
-                    )
-                begun_at = done if begun_at is None else begun_at
+                if begun_at is None:
+                    begun_at = done
+                    if self.resume and done:
+                        notify(f"Resumes from iteration {done} of {total}.")
+                    elif self.resume:
+                        notify("Nothing to resume: starts from scratch.")
                 value = row.get(metric)
                 text = "running" if value is None else f"{name} {value:.5g}"
                 bar.update(line, completed=done, total=total, visible=True, description=text)
 
+            settings: dict[str, Any] = {"resume": self.resume, "watch": watch, "notify": notify}
             try:
                 metrics = execute(
-                    config,
-                    folder,
-                    resume=self.resume,
-                    checkpoint_every=self.checkpoint_every,
-                    tensorboard=self.tensorboard,
-                    watch=watch,
-                    notify=lambda note: _print_notes([note], console),
+                    config, folder, checkpoint_every=self.checkpoint_every, **settings
                 )
             except KeyboardInterrupt:
                 bar.stop()
                 flags = f"--resume --folder {shlex.quote(str(folder))}"
-                console.print(
-                    f"Stopped. To continue, run the same command with [bold]{escape(flags)}[/bold]",
-                    soft_wrap=True,  # so that the flags can be copied
-                )
+                text = f"Stopped. To continue, run the same command with {flags}"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)  # to be copied
                 return 130
         if begun_at is None:
             console.print("The run is complete already.")
@@ -130,8 +139,6 @@ class SweepCommand(Checked):
     """Ray: GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs."""
     retries: Counted = 3
     """Ray: how often to retry a run whose process died."""
-    deadline: NotNegative | None = None
-    """Stop after this many seconds; the same command continues the sweep."""
     checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints of a run."""
     output: Path | None = None
@@ -142,41 +149,26 @@ class SweepCommand(Checked):
         output = self.root / f"{self.experiment.name}.csv" if self.output is None else self.output
         refuse_run_file(output)
         folders = [folder_for(config, self.root) for config in configs]
-        console.print(
-            f"{_count(len(configs), 'run')} of [bold]{self.experiment.name}[/bold], "
-            f"stored in {escape(str(self.root))}"
-        )
+        count = f"{len(configs)} run{'s' * (len(configs) > 1)}"
+        title = f"{count} of {self.experiment.name}, stored in {self.root}"
+        console.print(title, markup=False, highlight=False)
+        names = ("jobs", "address", "cpus_per_run", "gpus_per_run", "retries", "checkpoint_every")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         notes: list[str] = []
         try:
             with _progress(console, folders, self.experiment.headline) as watch:
-                wrong = sweep(
-                    configs,
-                    self.root,
-                    jobs=self.jobs,
-                    address=self.address,
-                    cpus_per_run=self.cpus_per_run,
-                    gpus_per_run=self.gpus_per_run,
-                    retries=self.retries,
-                    deadline=self.deadline,
-                    checkpoint_every=self.checkpoint_every,
-                    watch=watch,
-                    notify=notes.append,
-                )
+                wrong = sweep(configs, self.root, watch=watch, notify=notes.append, **settings)
                 watch()
         except KeyboardInterrupt:
             console.print("Stopped. Run the same command again to continue.")
             return 130
         _print_notes(notes, console)
-        for problem in wrong:
-            console.print(escape(problem), style="red", highlight=False)
+        _print_notes(wrong, console, style="red")
         parts = [rows for path in dict.fromkeys(folders) if (rows := records.read_run(path))]
         if parts:
             rows = [row for part in parts for row in part]
             records.write(rows, output)
-            console.print(
-                f"{_count(len(rows), 'row')} of {len(parts)} of {_count(len(configs), 'run')}: "
-                f"{escape(str(output))}"
-            )
+            console.print(f"{len(rows)} rows of {len(parts)} of {count}: {escape(str(output))}")
         return 1 if wrong else 0
 
 
@@ -188,10 +180,10 @@ def _progress(
 
     All is read from the files of the runs, wherever they are executed.
     """
-    began, metric, name = time.time(), *headline
-    waiting = dict.fromkeys(folders)
+    began, waiting = time.time(), dict.fromkeys(folders)
+    metric, name = headline
     count = len(waiting)
-    with progress_bar(console) as bar:
+    with _progress_bar(console) as bar:
         total = bar.add_task("runs", total=count, visible=False)
         lines: dict[Path, Any] = {}
 
@@ -203,13 +195,13 @@ def _progress(
                     if path in lines:
                         bar.remove_task(lines.pop(path))
                 elif sessions.exists() and sessions.stat().st_mtime >= began:
-                    row, iterations = folder.last_row(), folder.sessions()[-1]["iterations"]
+                    row: Mapping[str, Any] = (folder.rows() or [{}])[-1]
                     if path not in lines:
+                        iterations = folder.sessions()[-1]["iterations"]
                         lines[path] = bar.add_task(path.name, total=iterations)
-                    value = (row or {}).get(metric)
+                    value = row.get(metric)
                     text = path.name if value is None else f"{path.name}, {name} {value:.5g}"
-                    done = (row or {}).get("iteration", 0)
-                    bar.update(lines[path], completed=done, description=text)
+                    bar.update(lines[path], completed=row.get("iteration", 0), description=text)
             bar.update(total, completed=count - len(waiting), visible=True)
 
         yield watch
@@ -238,18 +230,13 @@ class ReportCommand(Checked):
         evidence = Evidence.from_rows(rows, measured)
         write_page(evidence, self.output, provenance(self.sources, rows))
         for content in summary(evidence):
-            table = Table(title=content.caption, title_justify="left")
-            for name in content.header:
-                table.add_column(name, overflow="fold")
-            for row in content.rows:
-                table.add_row(*(escape(row[name]) for name in content.header))
-            console.print(table)
+            cells = ([row[name] for name in content.header] for row in content.rows)
+            _print_table(console, content.header, cells, content.caption)
         _print_notes(evidence.notes, console)
-        for line in verdict_lines(evidence):
-            console.print(escape(line), highlight=False)
-        for path in [] if self.figures is None else write_figures(evidence, self.figures):
-            console.print(escape(str(path)))
-        console.print(f"Report: {escape(str(self.output.resolve()))}", soft_wrap=True)
+        lines = verdict_lines(evidence)
+        lines += map(str, write_figures(evidence, self.figures) if self.figures else [])
+        for line in [*lines, f"Report: {self.output.resolve()}"]:
+            console.print(escape(line), highlight=False, soft_wrap=True)
         return 0
 
 
@@ -289,58 +276,50 @@ class ListCommand:
     """The table to print."""
 
     def __call__(self) -> int:
-        tables = {
-            "experiments": (
-                ("experiment", "the paper's methods", "description"),
-                (
-                    (name, ", ".join(cls.labels), (cls.__doc__ or "").split("\n")[0])
-                    for name, cls in EXPERIMENTS.items()
-                ),
-            ),
-            "estimators": (
-                ("estimator", "unbiased", "distributions", "reference"),
-                (
-                    (name, "yes" if cls().unbiased else "no", _kinds(cls.supports), cls.reference)
-                    for name, cls in ESTIMATORS.items()
-                ),
-            ),
-            "problems": (("problem", "description"), problems.describe().items()),
+        tables: dict[str, list[Sequence[str]]] = {
+            "experiments": [("experiment", "the paper's methods", "description")],
+            "estimators": [("estimator", "unbiased", "distributions", "reference")],
+            "problems": [("problem", "description"), *problems.describe().items()],
         }
-        for name, (header, rows) in tables.items():
+        for name, cls in EXPERIMENTS.items():
+            first_line = (cls.__doc__ or "").split("\n")[0]
+            tables["experiments"].append((name, ", ".join(cls.labels), first_line))
+        for name, E in ESTIMATORS.items():
+            kinds = ", ".join(sorted(map(str, E.supports))).replace("index", "categorical")
+            if {"bits", "index", "one-hot", "mixed"} <= set(E.supports):
+                kinds = "any" if "structured" in E.supports else "independent"
+            unbiased = "yes" if E().unbiased else "no"
+            tables["estimators"].append((name, unbiased, kinds, E.reference))
+        for name, (header, *rows) in tables.items():
             if self.what in (name, "all"):
-                table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-                for column in header:
-                    table.add_column(column, overflow="fold", no_wrap=column == header[0])
-                for row in rows:
-                    table.add_row(*map(escape, row))
-                Console().print(table, "")
+                _print_table(Console(), header, rows)
+                print()
         return 0
 
 
-def _kinds(supported: Iterable[str]) -> str:
-    kinds = {str(kind) for kind in supported}
-    independent = {"bits", "index", "one-hot", "mixed"}
-    if independent <= kinds:
-        return "any" if "structured" in kinds else "independent"
-    return ", ".join(sorted(kinds)).replace("index", "categorical")
+def _print_table(
+    console: Console, header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> None:
+    """Print a table whose first column is never cut."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header:
+        table.add_column(name, overflow="fold", no_wrap=name == header[0])
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
-Command = (
-    Annotated[RunCommand, tyro.conf.subcommand("run", prefix_name=False)]
-    | Annotated[SweepCommand, tyro.conf.subcommand("sweep", prefix_name=False)]
-    | Annotated[ReportCommand, tyro.conf.subcommand("report", prefix_name=False)]
-    | Annotated[ExportCommand, tyro.conf.subcommand("export", prefix_name=False)]
-    | Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
-    | Annotated[Advise, tyro.conf.subcommand("advise", prefix_name=False)]
-    | Annotated[ListCommand, tyro.conf.subcommand("list", prefix_name=False)]
-)
+COMMANDS: dict[str, type] = {
+    "run": RunCommand, "sweep": SweepCommand, "report": ReportCommand, "export": ExportCommand,
+    "compare": Compare, "advise": Advise, "list": ListCommand,
+}  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; print errors of the user as one line, without a traceback."""
     try:
         command: Callable[[], int] = tyro.cli(
-            Command,
+            _subcommands(COMMANDS),
             args=arguments,
             prog="catlog",
             description="Run experiments, report on them, and compare estimators.",
@@ -348,16 +327,12 @@ def main(arguments: list[str]) -> int:
         )
         return command()
     except (ValueError, TypeError, OSError, ImportError) as error:
-        Console(stderr=True).print(escape(f"catlog: {error}"), style="red", highlight=False)
+        _print_notes([f"catlog: {error}"], Console(stderr=True), style="red")
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _print_notes(notes: Sequence[str], console: Console) -> None:
+def _print_notes(notes: Sequence[str], console: Console, style: str = "yellow") -> None:
     for note in notes:
-        console.print(escape(note), style="yellow", highlight=False)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+        console.print(escape(note), style=style, highlight=False)

@@ -12,7 +12,7 @@ import tyro
 from catlog import Estimator, advise, compare, problems
 from catlog.estimators import ESTIMATORS
 
-from .named_estimators import make
+from .named_estimators import make, parse_literal
 from .run_folder import refuse_run_file
 from .settings import AtLeastTwo, Checked, Count, Counted, NotNegative, did_you_mean
 
@@ -20,10 +20,12 @@ Size = Literal["small", "large"]
 
 
 @dataclass(frozen=True)
-class Compare(Checked):
-    """Measure estimators side by side: bias, variance, time, and variance x time."""
+class OnProblem(Checked):
+    """What both commands are told.
 
-    # The help keeps the line breaks of docstrings, so texts of several lines are arguments.
+    The help keeps the line breaks of docstrings, so texts of several lines are arguments.
+    """
+
     problem: Annotated[
         str,
         tyro.conf.arg(
@@ -32,22 +34,28 @@ class Compare(Checked):
             "(f, make_q, parameters), where make_q(*parameters) is q."
         ),
     ]
+    size: Size = "small"
+    """The size of a problem of the suite."""
+    seed: Counted = 0
+    """The seed of the draws."""
+
+
+@dataclass(frozen=True)
+class Compare(OnProblem):
+    """Measure estimators side by side: bias, variance, time, and variance x time."""
+
     estimators: str = ""
     """Estimators, such as RLOO,IndeCateR(sampling=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
     """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
     samples: Count | None = None
     """Equal samples: this many draws for every estimator."""
-    size: Size = "small"
-    """The size of a problem of the suite."""
     repeats: AtLeastTwo = 200
     """Estimates per estimator."""
     rounds: Count = 15
     """Timed steps per estimator."""
     training: Counted = 200
     """Steps for which estimators that have parameters learn beforehand."""
-    seed: Counted = 0
-    """The seed of the draws."""
     csv: Path | None = None
     """Write the numbers to this CSV file."""
     plot: Path | None = None
@@ -72,11 +80,9 @@ class Compare(Checked):
 
 
 @dataclass(frozen=True)
-class Advise(Checked):
+class Advise(OnProblem):
     """Find the estimator that trains fastest on f and q, in a short pilot."""
 
-    problem: str
-    """As for `catlog compare`."""
     budget: Annotated[
         Count | None,
         tyro.conf.arg(
@@ -88,16 +94,12 @@ class Advise(Checked):
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0
     """Seconds that a training step takes apart from the estimate and its gradients."""
-    size: Size = "small"
-    """The size of a problem of the suite."""
-    seed: Counted = 0
-    """The seed of the pilot's draws."""
 
     def __call__(self) -> int:
         f, q, parameters, _ = load_problem(self.problem, self.size)
-        names = ("budget", "biased", "seed")
-        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        print(advise(f, q, parameters, step=self.step_seconds, **settings))
+        settings: dict[str, Any] = {"biased": self.biased, "seed": self.seed}
+        settings |= {"budget": self.budget, "step": self.step_seconds}
+        print(advise(f, q, parameters, **settings))
         return 0
 
 
@@ -116,25 +118,17 @@ def parse_estimators(text: str) -> list[str | Estimator]:
         ) from error
     estimators: list[str | Estimator] = []
     for call in calls:
-        function = call.func if isinstance(call, ast.Call) else call
-        name = ast.unparse(function)
+        name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
         if name not in ESTIMATORS:
             advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
             raise ValueError(f"--estimators: {name!r} is not known.{advice}")
-        if not isinstance(call, ast.Call):
+        if isinstance(call, ast.Call):
+            values = [parse_literal(ast.unparse(value)) for value in call.args]
+            settings = {str(k.arg): parse_literal(ast.unparse(k.value)) for k in call.keywords}
+            estimators.append(make(name, *values, **settings))
+        else:
             estimators.append(name)
-            continue
-        settings = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
-        estimators.append(make(name, *map(_value, call.args), **settings))
     return estimators
-
-
-def _value(node: ast.expr) -> Any:
-    """Return the value of a literal; a word that is not one is a text."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
 
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:

@@ -3,21 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
 
+from catlog import RLOO, GumbelSoftmax, IndeCateR
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 
 from .data import for_autoencoder, load
-from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot, with_temperature
+from .named_estimators import OnNumbers, takes_one_hot, with_temperature
 from .networks import glorot, mlp
 from .protocol import LIKELIHOODS, ProtocolTask
-from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings, Task
-from .training import Training, adam, gradient_statistics
+from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
+from .training import Task, Training, adam, gradient_statistics
 
 PAPER_RATE = 1e-4
 TEST_SAMPLES = 10
@@ -65,20 +66,20 @@ class DVAE(Settings):
     length: ClassVar[str] = "epochs"
     has_likelihood: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
-        "IndeCateR": ("IndeCateR", {"samples": 2}),
-        "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "sampling": "latin"}),
-        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "sampling": "latin"}),
-        "RLOO-F": ("RLOO", {"samples": 800}),
-        "RLOO-S": ("RLOO", {"samples": 2}),
-        "GS-F": ("GumbelSoftmax", {"samples": 800, "hard": True, "temperature": 1.0}),
-        "GS-S": ("GumbelSoftmax", {"samples": 2, "hard": True, "temperature": 1.0}),
+        "IndeCateR": IndeCateR(2),
+        "IndeCateR-D": IndeCateR(1, per_variable=True),
+        "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
+        "IndeCateR-Taylor": IndeCateR(8, variables=4, sampling="latin"),
+        "RLOO-F": RLOO(800),
+        "RLOO-S": RLOO(2),
+        "GS-F": GumbelSoftmax(800, hard=True, temperature=1.0),
+        "GS-S": GumbelSoftmax(2, hard=True, temperature=1.0),
     }
     categorical: ClassVar[Labels] = {
         **labels,
-        "IndeCateR": ("IndeCateR", {"samples": 1}),
-        "RLOO-F": ("RLOO", {"samples": 2000}),
-        "GS-F": ("GumbelSoftmax", {"samples": 2000, "hard": True, "temperature": 1.0}),
+        "IndeCateR": IndeCateR(1),
+        "RLOO-F": RLOO(2000),
+        "GS-F": GumbelSoftmax(2000, hard=True, temperature=1.0),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories", "reads")
 
@@ -112,28 +113,26 @@ class DVAE(Settings):
         return DVAETask(self) if self.protocol == "paper" else ProtocolTask(self)
 
 
-class DVAETask:
+class DVAETask(Training):
     """Model, data and bound."""
 
-    def __init__(self, config: DVAE) -> None:
-        self.config = config
-        device = config.prepare()
-        self.E, self.temperature = with_temperature(chosen_estimator(config, device), 1.0, device)
-        self.start = float(self.temperature)
+    saved = (*Training.saved, "temperature")
 
+    def __init__(self, config: DVAE) -> None:
+        super().__init__(config)
+        self.config = config
+        self.E, self.temperature = with_temperature(self.E, 1.0, self.device)
+        self.start = float(self.temperature)
         d, k = config.variables, config.categories
         one_hot = k > 2 and config.reads == "one-hot"
         self.encoder = mlp(784, 384, 256, d if k == 2 else d * k)
         self.decoder = mlp(d * k if one_hot else d, 256, 384, 784)
         glorot(self.encoder, self.decoder)
-        self.model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(device)
+        model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(self.device)
         train, test = for_autoencoder(load(config.data))
-        self.train = train.to(device)
-        self.test = test.to(device)
-        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
-        self.training = Training(config, self.loss, self.model, self.E, optimiser, len(self.train))
-        self.iterations = config.epochs * self.training.per_epoch
-        self.every = config.every or self.training.per_epoch
+        self.train, self.test = train.to(self.device), test.to(self.device)
+        optimiser = adam(model.parameters(), config.rate, self.E, self.device)
+        self.prepare(config, model, optimiser, len(self.train))
 
     def distribution(self, logits: Tensor, *, relaxed: bool) -> Distribution:
         """Return the distribution of the latent variables, one-hot if ``relaxed``."""
@@ -177,20 +176,16 @@ class DVAETask:
         return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))
 
     def step(self, i: int) -> None:
-        if self.config.anneal and i % self.training.per_epoch == 0:
-            decay = -0.01 * (i // self.training.per_epoch)
+        if self.config.anneal and i % self.per_epoch == 0:
+            decay = -0.01 * (i // self.per_epoch)
             self.temperature.copy_((torch.tensor(decay).exp() * self.start).clamp(min=0.1))
-        self.training.step(i)
+        super().step(i)
 
     def measure(self, i: int) -> dict[str, float]:
-        metrics = {
-            "epoch": i / self.training.per_epoch,
-            "test": self.mean_bound(self.test, self.config.test_samples or TEST_SAMPLES),
-        }
-        if i > 0:
-            metrics["train"] = self.training.mean_loss()
+        metrics = self.progress(i)
+        metrics["test"] = self.mean_bound(self.test, self.config.test_samples or TEST_SAMPLES)
         if self.config.gradient_repeats > 1:
-            index = self.training.index(0)
+            index = self.index(0)
             metrics |= gradient_statistics(
                 lambda: self.loss(index).mean(),
                 list(self.encoder.parameters()),
@@ -209,10 +204,3 @@ class DVAETask:
             losses = self.reconstruction(part, relaxed=False)(points).mean(0)
             totals.append((losses + self.divergence(logits)).sum())
         return float(torch.stack(totals).sum()) / len(images)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"training": self.training.state_dict(), "temperature": self.temperature}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state["training"])
-        self.temperature.copy_(state["temperature"])

@@ -1,22 +1,16 @@
-"""Files that survive crashes: atomic writes, JSON lines, tensors with checksums; CSV tables."""
+"""Files that survive crashes: atomic writes, JSON lines, tensors with checksums."""
 
 import contextlib
-import csv
 import errno
 import io
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import torch
-
-FORMULA = re.compile(r"'*[=+\-@\t\r]")  # the beginning of a cell that a spreadsheet would calculate
-DAMAGES = (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError, BadZipFile)
 
 
 def write_atomically(path: Path | str, content: bytes | str) -> None:
@@ -69,21 +63,17 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def read_lines(path: Path, last: int | None = None) -> list[dict[str, Any] | None]:
-    """Return the lines of JSON of the file, or of its ``last`` bytes; None for a damaged line."""
-    if not path.is_file():  # missing, or a pipe, which would be waited for
-        return []
-    with path.open("rb") as file:
-        file.seek(-min(last or 0, file.seek(0, os.SEEK_END)), os.SEEK_END if last else os.SEEK_SET)
-        return [_row(line) for line in file.read().splitlines(keepends=True)]
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if line.endswith(b"\n") and isinstance(row, dict) else None
+def read_lines(path: Path) -> list[dict[str, Any] | None]:
+    """Return the lines of JSON of the file; None for a damaged line."""
+    rows: list[dict[str, Any] | None] = []
+    # A pipe in place of a file is not read, because it would be waited for.
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        try:
+            row = json.loads(line) if line.endswith(b"\n") else None
+        except (ValueError, RecursionError):
+            row = None
+        rows.append(row if isinstance(row, dict) else None)
+    return rows
 
 
 def pack(content: Any) -> bytes:
@@ -95,35 +85,12 @@ def pack(content: Any) -> bytes:
 
 def unpack(path: Path) -> Any:
     """Return what :func:`pack` made of the file's content, None if it is missing or damaged."""
-    if not path.is_file():
-        return None
     try:
-        content = io.BytesIO(path.read_bytes())
+        content = io.BytesIO(path.read_bytes() if path.is_file() else b"")
         with ZipFile(content) as archive:
             if archive.testzip() is not None:  # torch writes checksums, but does not read them
                 return None
         content.seek(0)
         return torch.load(content, map_location="cpu", weights_only=True)
-    except DAMAGES:
+    except Exception:  # zipfile and torch raise a dozen types
         return None
-
-
-def guarded(text: str) -> str:
-    """Return ``text`` behind an apostrophe if a spreadsheet would calculate it, else unchanged.
-
-    >>> guarded("=1+1"), guarded("RLOO"), unguarded("'=1+1")
-    ("'=1+1", 'RLOO', '=1+1')
-    """
-    return f"'{text}" if FORMULA.match(text) else text
-
-
-def unguarded(cell: str) -> str:
-    """Invert :func:`guarded`."""
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
-
-
-def write_csv(path: Path | str, lines: Iterable[Sequence[str]]) -> None:
-    """Write lines of cells to a CSV file."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(lines)
-    write_atomically(path, file.getvalue())

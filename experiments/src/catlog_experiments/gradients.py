@@ -1,15 +1,18 @@
 """Experiment 1 of the paper: estimates of a gradient whose exact value is known."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
+from catlog import RLOO, GumbelSoftmax, IndeCateR
+from catlog.estimators import Reinforce
 from catlog.functions import Additive, Potts
 
-from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .named_estimators import OnNumbers, law_for, takes_one_hot
 from .settings import AtLeastTwo, Count, Labels, Settings
+from .training import GradientTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +39,11 @@ class Gradients(Settings):
     headline: ClassVar[tuple[str, str]] = ("relative_variance", "relative variance")
     length: ClassVar[str] = "repeats"
     labels: ClassVar[Labels] = {
-        "IndeCateR": ("IndeCateR", {"samples": 1}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "sampling": "latin"}),
-        "REINFORCE": ("Reinforce", {"samples": 1000}),
-        "RLOO": ("RLOO", {"samples": 1000}),
-        "GS": ("GumbelSoftmax", {"samples": 1000, "hard": True, "temperature": 1.0}),
+        "IndeCateR": IndeCateR(1),
+        "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
+        "REINFORCE": Reinforce(1000),
+        "RLOO": RLOO(1000),
+        "GS": GumbelSoftmax(1000, hard=True, temperature=1.0),
     }
     sizes: ClassVar[tuple[str, ...]] = ("variables", "categories", "function")
 
@@ -52,14 +55,15 @@ class Gradients(Settings):
         return GradientsTask(self)
 
 
-class GradientsTask:
+class GradientsTask(GradientTask):
     """``together`` estimates per iteration; the state is the sums over all of them."""
 
+    saved = ("E", "optimiser", "g", "g2", "cosine", "cosine2")
+
     def __init__(self, config: Gradients) -> None:
+        super().__init__(config)
         self.config = config
-        device = config.prepare()
-        self.E = chosen_estimator(config, device)
-        one_hot = takes_one_hot(self.E)
+        one_hot, device = takes_one_hot(self.E), self.device
         self.iterations = -(-config.repeats // config.together)
         self.every = self.iterations + 1  # log at the end only
 
@@ -83,55 +87,44 @@ class GradientsTask:
         logits = self.logits.double().requires_grad_()
         expectation = multilinear.double()(logits.softmax(-1)[None])
         (self.exact,) = torch.autograd.grad(expectation.sum(), logits)
-        self.sums = {
-            "g": torch.zeros_like(self.exact),
-            "g2": torch.zeros_like(self.exact),
-            "cosine": self.exact.new_zeros(()),
-            "cosine2": self.exact.new_zeros(()),
-        }
-        self.learner = Learner(self.E)
+        self.g = torch.zeros_like(self.exact)
+        self.g2 = torch.zeros_like(self.exact)
+        self.cosine = self.exact.new_zeros(())
+        self.cosine2 = self.exact.new_zeros(())
 
     def step(self, i: int) -> None:
         count = min(self.config.together, self.config.repeats - i * self.config.together)
         logits = self.logits.expand(count, *self.logits.shape).clone().requires_grad_()
         loss = self.E(self.f, law_for(self.E, logits)).sum()
-        gradient = self.learner.gradient(loss, logits).double()
-        self.learner.optimiser.step()
+        gradient = self.gradient_of(loss, logits).double()
+        self.optimiser.step()
         cosine = torch.nn.functional.cosine_similarity(
             gradient.flatten(1), self.exact.flatten()[None]
         )
-        self.sums["g"] += gradient.sum(0)
-        self.sums["g2"] += gradient.square().sum(0)
-        self.sums["cosine"] += cosine.sum()
+        self.g += gradient.sum(0)
+        self.g2 += gradient.square().sum(0)
+        self.cosine += cosine.sum()
         # the square of the distance, not of the cosine, which would cancel where it is tiny
-        self.sums["cosine2"] += (1 - cosine).square().sum()
+        self.cosine2 += (1 - cosine).square().sum()
 
     def measure(self, i: int) -> dict[str, float]:
         """Return the paper's "bias", mean(1 - cos), and "variance", var(cos), and the true ones."""
         n = min(i * self.config.together, self.config.repeats)
         if n < 2:
             return {}
-        mean = self.sums["g"] / n
-        variance = (self.sums["g2"] - n * mean.square()).clamp(min=0) / (n - 1)
-        distance = 1 - self.sums["cosine"] / n
+        mean = self.g / n
+        variance = (self.g2 - n * mean.square()).clamp(min=0) / (n - 1)
+        distance = 1 - self.cosine / n
         norm2 = self.exact.square().sum()
         bias2 = ((mean - self.exact).square() - variance / n).sum()  # less the mean's variance
         return {
             "estimates": n,
             "evaluations": self.E.evaluations(law_for(self.E, self.logits)),
             "cosine_distance": float(distance),
-            "cosine_variance": max(0.0, float(self.sums["cosine2"] / n - distance.square())),
+            "cosine_variance": max(0.0, float(self.cosine2 / n - distance.square())),
             "relative_bias": float((mean - self.exact).norm() / norm2.sqrt()),
             "relative_bias2": float(bias2 / norm2),
             "relative_variance": float(variance.sum() / norm2),
             "variance": float(variance.sum()),
             "exact_norm2": float(norm2),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "learner": self.learner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for key, value in self.sums.items():
-            value.copy_(state["sums"][key])
-        self.learner.load_state_dict(state["learner"])

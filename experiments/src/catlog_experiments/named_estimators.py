@@ -22,7 +22,7 @@ def make_estimator(
 ) -> Estimator:
     """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
 
-    >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
+    >>> labels = {"IndeCateR-D": ESTIMATORS["IndeCateR"](10, per_variable=True)}
     >>> make_estimator("IndeCateR-D", 3, ("sampling=latin",), labels)
     IndeCateR(3, per_variable=True, sampling='latin')
     """
@@ -30,48 +30,47 @@ def make_estimator(
     if name not in known:
         advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
         raise ValueError(f"--estimator: {name!r} is not known.{advice}")
-    class_name, label_settings = labels.get(name, (name, {}))
-    settings = dict(label_settings) | ({} if samples is None else {"samples": samples})
+    settings: dict[str, Any] = {} if samples is None else {"samples": samples}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
         settings[key] = parse_literal(value)
-    return make(class_name, **settings)
+    return make(labels.get(name, name), **settings)
 
 
-def make(class_name: str, /, *values: Any, **settings: Any) -> Estimator:
-    """Return an estimator of the registry; raise if it does not have these settings."""
-    cls = ESTIMATORS[class_name]
+def make(base: str | Estimator, /, *values: Any, **settings: Any) -> Estimator:
+    """Return an estimator of the registry, or one like ``base``, with these settings."""
+    cls = ESTIMATORS[base] if isinstance(base, str) else type(base)
     parameters = signature(cls).parameters
     for key in settings:
         if key not in parameters:
             raise ValueError(
-                f"{class_name} has no setting {key}.{did_you_mean(key, parameters)} "
+                f"{cls.__name__} has no setting {key}.{did_you_mean(key, parameters)} "
                 f"It has {', '.join(parameters)}."
             )
-    return cls(*values, **settings)
+    return cls(*values, **settings) if isinstance(base, str) else replace(base, **settings)  # type: ignore[type-var]
 
 
 def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Estimator:
     """Return the estimator of a configuration on its device; raise if it does not fit."""
     E = make_estimator(config.estimator, config.samples, config.options, config.methods)
-    name = type(E).__name__
-    categories = getattr(config, "categories", config.category_count)
+    name, categories = type(E).__name__, getattr(config, "categories", config.category_count)
+    misfit = ""
     if E.target == "bound" and not config.has_likelihood:
-        raise ValueError(
-            f"--estimator: {name} bounds a likelihood by log-weights, and this "
-            "experiment has no likelihood. Use it with `catlog run dvae`."
+        misfit = (
+            "bounds a likelihood by log-weights, and this experiment has no likelihood. "
+            "Use it with `catlog run dvae`."
         )
-    if E.differentiates_f and not config.has_derivative:
-        raise ValueError(
-            f"--estimator: {name} needs the derivative of f, which is zero everywhere in "
-            f"{config.name}. Use a black-box estimator such as RLOO."
+    elif E.differentiates_f and not config.has_derivative:
+        misfit = (
+            f"needs the derivative of f, which is zero everywhere in {config.name}. "
+            "Use a black-box estimator such as RLOO."
         )
-    if E.supports == {"bits"} and categories > 2:
-        raise ValueError(
-            f"--estimator: {name} is for bits, but there are {categories} categories here."
-        )
+    elif E.supports == {"bits"} and categories > 2:
+        misfit = f"is for bits, but there are {categories} categories here."
+    if misfit:
+        raise ValueError(f"--estimator: {name} {misfit}")
     return E.to(device) if isinstance(E, nn.Module) else E
 
 
@@ -95,46 +94,6 @@ def parse_literal(value: str) -> Any:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return value
-
-
-def own_parameters(E: Estimator) -> list[nn.Parameter]:
-    """Return the parameters of an estimator that learns."""
-    return list(E.parameters()) if isinstance(E, nn.Module) else []
-
-
-def own_state(E: Estimator) -> dict[str, Any]:
-    """Return the state of an estimator that learns."""
-    return E.state_dict() if isinstance(E, nn.Module) else {}
-
-
-def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
-    """Restore the state of an estimator that learns."""
-    if isinstance(E, nn.Module):
-        E.load_state_dict(state)
-
-
-class Learner:
-    """An estimator without a model to train, and an optimiser of its parameters if it has any."""
-
-    def __init__(self, E: Estimator) -> None:
-        self.E = E
-        self.parameters = own_parameters(E)
-        self.optimiser = torch.optim.Adam(self.parameters or [torch.zeros(())], 1e-2)
-
-    def gradient(self, value: Tensor, logits: Tensor) -> Tensor:
-        """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
-        inputs = [logits, *self.parameters]
-        gradient, *gradients = torch.autograd.grad(value, inputs, allow_unused=True)
-        for parameter, parameter_gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = parameter_gradient
-        return gradient
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"estimator": own_state(self.E), "optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_own_state(self.E, state["estimator"])
-        self.optimiser.load_state_dict(state["optimiser"])
 
 
 def takes_one_hot(E: Estimator) -> bool:

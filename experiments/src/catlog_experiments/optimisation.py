@@ -1,22 +1,17 @@
 """Experiment 2 of the paper: maximise an expectation that hardly depends on any one variable."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from catlog import RLOO, GumbelSoftmax, IndeCateR
 from catlog.functions import Additive
 
-from .named_estimators import (
-    Learner,
-    OnNumbers,
-    chosen_estimator,
-    law_for,
-    takes_one_hot,
-    with_temperature,
-)
+from .named_estimators import OnNumbers, law_for, takes_one_hot, with_temperature
 from .settings import Count, Labels, Positive, Settings
+from .training import GradientTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +40,13 @@ class Optimisation(Settings):
     headline: ClassVar[tuple[str, str]] = ("value", "value")
     length: ClassVar[str] = "iterations"
     labels: ClassVar[Labels] = {
-        "IndeCateR": ("IndeCateR", {"samples": 2}),
-        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "sampling": "latin"}),
-        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "sampling": "latin"}),
-        "RLOO-F": ("RLOO", {"samples": 800}),
-        "RLOO-S": ("RLOO", {"samples": 2}),
-        "GS-F": ("GumbelSoftmax", {"samples": 800, "hard": True, "temperature": 0.1}),
-        "GS-S": ("GumbelSoftmax", {"samples": 2, "hard": True, "temperature": 0.1}),
+        "IndeCateR": IndeCateR(2),
+        "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
+        "IndeCateR-Taylor": IndeCateR(8, variables=4, sampling="latin"),
+        "RLOO-F": RLOO(800),
+        "RLOO-S": RLOO(2),
+        "GS-F": GumbelSoftmax(800, hard=True, temperature=0.1),
+        "GS-S": GumbelSoftmax(2, hard=True, temperature=0.1),
     }
     rates: ClassVar[dict[str, float]] = {"RLOO-S": 1.0}
     sizes: ClassVar[tuple[str, ...]] = ("variables", "update")
@@ -60,37 +55,38 @@ class Optimisation(Settings):
         return OptimisationTask(self)
 
 
-class OptimisationTask:
+class OptimisationTask(GradientTask):
     """The logits, RMSProp's average, and the exact objective."""
 
+    saved = ("E", "optimiser", "logits", "average", "temperature")
+
     def __init__(self, config: Optimisation) -> None:
+        super().__init__(config)
         self.config = config
         self.iterations = config.iterations
         self.every = config.every
-        device = config.prepare()
-        self.E, self.temperature = with_temperature(chosen_estimator(config, device), 0.1, device)
+        self.E, self.temperature = with_temperature(self.E, 0.1, self.device)
         self.rate = config.learning_rate or config.rates.get(
             config.estimator, 5.0 if self.E.unbiased else 0.01
         )
-        self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()
+        self.logits = torch.randn(config.variables, 2, device=self.device).requires_grad_()
         self.average = torch.zeros_like(self.logits)
         costs = (torch.arange(2.0) - 0.499).square().expand(config.variables, 2) / config.variables
-        self.f: nn.Module = Additive(costs.to(device))
+        self.f: nn.Module = Additive(costs.to(self.device))
         if takes_one_hot(self.E):
             self.f = OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2)
-        self.exact = Additive(costs.double().to(device), one_hot=True)
-        self.learner = Learner(self.E)
+        self.exact = Additive(costs.double().to(self.device), one_hot=True)
 
     def gradient(self) -> Tensor:
         """Return an estimate of the gradient, zero where it is not finite."""
         value = self.E(self.f, law_for(self.E, self.logits))
-        return self.learner.gradient(value, self.logits).nan_to_num(0.0, posinf=0.0, neginf=0.0)
+        return self.gradient_of(value, self.logits).nan_to_num(0.0, posinf=0.0, neginf=0.0)
 
     def step(self, i: int) -> None:
         if self.config.anneal and i > 0 and i % 20 == 0:
             self.temperature *= torch.tensor(-0.05).exp()
         gradient = self.gradient()
-        self.learner.optimiser.step()
+        self.optimiser.step()
         if self.config.update == "published":
             gradient = gradient[:1].expand_as(gradient)
         with torch.no_grad():  # RMSProp of Keras: epsilon inside the root
@@ -105,17 +101,3 @@ class OptimisationTask:
         variance = float(estimates.var(0).sum())
         spread = float(estimates.var(-1, correction=0).mean())
         return {"value": value, "gradient_variance": variance, "gradient_spread": spread}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "logits": self.logits.detach(),
-            "average": self.average,
-            "temperature": self.temperature,
-            "learner": self.learner.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for name in ("logits", "average", "temperature"):
-                getattr(self, name).copy_(state[name])
-        self.learner.load_state_dict(state["learner"])

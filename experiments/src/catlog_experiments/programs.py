@@ -10,14 +10,13 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
-from catlog import RLOO, log_expectation
+from catlog import RLOO, IndeCateR, log_expectation
 from catlog.functions import DigitsOfSum, OfSum
 
 from . import data
-from .named_estimators import chosen_estimator
 from .networks import conv, digit_logits, glorot, lenet, read_digits
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
-from .training import Training, TrainingTask, adam
+from .training import Training, adam
 
 Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
@@ -124,9 +123,9 @@ class Programs(Settings):
     has_derivative: ClassVar[bool] = False
     category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
-        "IndeCateR": ("IndeCateR", {"samples": 2}),
-        "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
-        "RLOO": ("RLOO", {"samples": 100}),
+        "IndeCateR": IndeCateR(2),
+        "IndeCateR-D": IndeCateR(1, per_variable=True),
+        "RLOO": RLOO(100),
     }
     sizes: ClassVar[tuple[str, ...]] = ("program", "data", "digits", "whole", "double_softmax")
 
@@ -148,34 +147,31 @@ def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*
     return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
 
 
-class ProgramsTask(TrainingTask):
+class ProgramsTask(Training):
     """Model, examples and likelihood."""
 
+    saved = (*Training.saved, "recent_loss")
+
     def __init__(self, config: Programs) -> None:
+        super().__init__(config)
         self.config = config
-        device = config.prepare()
-        self.E = chosen_estimator(config, device)
         self.value = None if config.value_samples is None else RLOO(config.value_samples)
         self.program = PROGRAMS[config.program]
         digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
         examples = data.addition(
             data.load(config.data), digits, batch=1, sequences=config.sequences
         )
-        self.train, self.test = examples.train.to(device), examples.test.to(device)
+        self.train, self.test = examples.train.to(self.device), examples.test.to(self.device)
         self.results = self.program.run(self.train.labels)
         self.test_results = self.program.run(self.test.labels)
-        self.network = lenet() if config.network == "lenet" else conv()
-        glorot(self.network)
-        self.network.to(device)
-        self.optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
+        network = lenet() if config.network == "lenet" else conv()
+        glorot(network)
+        network.to(self.device)
+        optimiser = adam(network.parameters(), config.learning_rate, self.E, self.device)
         # A tensor, which a captured step reads at every replay.
-        self.rate = torch.tensor(config.learning_rate, device=device)
-        self.optimiser.param_groups[0]["lr"] = self.rate
-        self.training = Training(
-            config, self.loss, self.network, self.E, self.optimiser, len(self.train)
-        )
-        self.iterations = config.epochs * self.training.per_epoch
-        self.every = config.every or self.training.per_epoch
+        self.rate = torch.tensor(config.learning_rate, device=self.device)
+        optimiser.param_groups[0]["lr"] = self.rate
+        self.prepare(config, network, optimiser, len(self.train))
         self.recent_loss = 0.0  # per result, as it was logged last
 
     def loss(self, index: Tensor) -> Tensor:
@@ -186,7 +182,7 @@ class ProgramsTask(TrainingTask):
         images = self.train.batch(index)
         if self.config.shift:
             images = shifted(images, self.config.shift)
-        logits = digit_logits(self.network, images)
+        logits = digit_logits(self.model, images)
         if self.config.double_softmax:
             logits = logits.softmax(-1)
         q = Independent(Categorical(logits=logits, validate_args=False), 1)
@@ -213,7 +209,7 @@ class ProgramsTask(TrainingTask):
     def step(self, i: int) -> None:
         if self.config.decay:
             self.rate.fill_(self.config.learning_rate * (1 - i / self.iterations))
-        period = (self.config.restart or 0) * self.training.per_epoch
+        period = (self.config.restart or 0) * self.per_epoch
         if period and i > 0 and i % period == 0 and self.recent_loss > 0.5:
             self.start_again()
         super().step(i)
@@ -221,7 +217,7 @@ class ProgramsTask(TrainingTask):
     @torch.no_grad()
     def start_again(self) -> None:
         """Draw new weights and forget the optimiser's moments, in the same tensors."""
-        glorot(self.network)
+        glorot(self.model)
         for moments in self.optimiser.state.values():
             for value in moments.values():
                 value.zero_()
@@ -229,24 +225,19 @@ class ProgramsTask(TrainingTask):
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of whole examples, of single results and of digits."""
-        digits = read_digits(self.network, self.test)
+        digits = read_digits(self.model, self.test)
         right: Bool[Tensor, "examples outputs"] = self.program.run(digits) == self.test_results
-        metrics = {
-            "epoch": i / self.training.per_epoch,
+        metrics = self.progress(i)
+        if i > 0:
+            outputs = 1 if self.config.whole else self.results.shape[-1]
+            self.recent_loss = metrics["train"] / outputs
+        return {
             "accuracy": float(right.all(-1).float().mean()),
             "result_accuracy": float(right.float().mean()),
             "digit_accuracy": float((digits == self.test.labels).float().mean()),
+            **metrics,
         }
-        if i > 0:
-            metrics["train"] = self.training.mean_loss()
-            outputs = 1 if self.config.whole else self.results.shape[-1]
-            self.recent_loss = metrics["train"] / outputs
-        return metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "recent_loss": self.recent_loss}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.recent_loss = state["recent_loss"]
         super().load_state_dict(state)
         self.optimiser.param_groups[0]["lr"] = self.rate

@@ -33,9 +33,8 @@ from torch.nn.functional import softplus
 from catlog import Exact
 
 from .data import load
-from .named_estimators import chosen_estimator
 from .stacked import StackedMLP, glorot_by_seed, stack_estimator
-from .training import Training, TrainingTask, adam
+from .training import Training, adam
 
 if TYPE_CHECKING:
     from .dvae import DVAE
@@ -110,32 +109,29 @@ class StackedAutoencoders(nn.Module):
         return softplus(self.spread).clamp(min=LEAST_VARIANCE)
 
 
-class ProtocolTask(TrainingTask):
+class ProtocolTask(Training):
     """A stack of autoencoders, their data and their bounds."""
 
     def __init__(self, config: "DVAE") -> None:
+        super().__init__(config)
         self.config = config
+        self.models = config.models
+        self.model: StackedAutoencoders
         self.likelihood = LIKELIHOODS[config.protocol]
-        device = config.prepare()
-        E = chosen_estimator(config, device)
-        E = stack_estimator(E, config.models, config.variables)
-        self.E = E.to(device) if isinstance(E, nn.Module) else E
-        self.model = StackedAutoencoders(config).to(device)
+        self.E = stack_estimator(self.E, config.models, config.variables)
+        if isinstance(self.E, nn.Module):
+            self.E.to(self.device)
+        model = StackedAutoencoders(config).to(self.device)
         images = load(config.data)
         train, test = images.train[: self.likelihood.train_images], images.test
         if config.data == "omniglot":
             train, test = 1 - train, 1 - test  # ink is 1, as in Burda's version
         if config.protocol == "gaussian":
             train, test = 2 * train - 1, 2 * test - 1
-        self.train = train.to(device)
-        self.test = test.to(device)
-        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
-        self.training = Training(
-            config, self.loss, self.model, self.E, optimiser, len(self.train), models=config.models
-        )
-        self.iterations = config.epochs * self.training.per_epoch
-        self.every = config.every or EVERY
-        self.at_once = 200_000 if device.type == "cuda" else 10_000  # evaluations of the decoder
+        self.train, self.test = train.to(self.device), test.to(self.device)
+        optimiser = adam(model.parameters(), config.rate, self.E, self.device)
+        self.prepare(config, model, optimiser, len(self.train), EVERY)
+        self.at_once = 200_000 if self.device.type == "cuda" else 10_000  # decoder's evaluations
 
     def observed(self, images: Float[Tensor, "*batch 784"]) -> Float[Tensor, "*batch 784"]:
         """Return what the model sees of the images: new binary pixels, or the images."""
@@ -199,7 +195,7 @@ class ProtocolTask(TrainingTask):
         }
         if self.config.protocol != "categorical":
             bounds["test"], bounds["test_few"] = self.bounds(self.test, self.test_samples, few)
-        metrics = {"epoch": i / self.training.per_epoch}
+        metrics = {"epoch": i / self.per_epoch}
         metrics |= {name: sum(values) / len(values) for name, values in bounds.items()}
         if self._has_few_points() and self.config.gradient_repeats > 1 and i == self.iterations:
             metrics |= self.bias()
@@ -248,7 +244,7 @@ class ProtocolTask(TrainingTask):
         ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates minus
         the exact gradient, minus the noise that is left in that mean.
         """
-        x = self.observed(self.train[self.training.index(0)])
+        x = self.observed(self.train[self.index(0)])
         with torch.no_grad():
             logits = self.model.encoder(x)
         f = self.reconstruction(x)

@@ -1,11 +1,12 @@
 """Runs as one tidy table: a row per logged point, with the fields of its configuration."""
 
 import csv
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .files import guarded, unguarded, write_csv
+from .files import write_atomically
 from .named_estimators import parse_literal
 from .run_folder import Folder, refuse_run_file
 
@@ -24,21 +25,15 @@ def read(source: Path | str) -> list[Row]:
 
 
 def _read_csv(path: Path) -> list[Row]:
-    rows: list[Row] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark
-            reader = csv.reader(file, strict=True)
-            columns = [unguarded(name) for name in next(reader, [])]
-            for line in filter(None, reader):
-                if len(line) != len(columns):
-                    raise csv.Error(
-                        f"line {reader.line_num} has {len(line)} cells, "
-                        f"but there are {len(columns)} columns"
-                    )
-                rows.append(dict(zip(columns, map(_value, line), strict=True)))
-    except (csv.Error, UnicodeDecodeError) as error:
+            columns, *lines = filter(None, csv.reader(file, strict=True))
+            return [
+                {name: parse_literal(cell) if cell else None for name, cell in pairs}
+                for pairs in (zip(columns, line, strict=True) for line in lines)
+            ]
+    except (csv.Error, ValueError) as error:  # also of text that is not UTF-8
         raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
-    return rows
 
 
 def read_run(path: Path) -> list[Row]:
@@ -56,15 +51,15 @@ def read_all(sources: Iterable[Path | str]) -> list[Row]:
 
 
 def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
-    """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns.
-
-    A text that begins like a formula is written behind an apostrophe, which :func:`read` removes.
-    """
+    """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns."""
     refuse_run_file(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
-    lines = [[cell(row.get(key), digits) for key in columns] for row in rows]
-    write_csv(path, [list(map(guarded, columns)), *lines])
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([cell(row.get(key), digits) for key in columns] for row in rows)
+    write_atomically(path, file.getvalue())
 
 
 def cell(value: Any, digits: int = 6) -> str:
@@ -72,15 +67,8 @@ def cell(value: Any, digits: int = 6) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     if isinstance(value, list | tuple):
-        value = " ".join(map(str, value))
-    return "" if value is None else str(value) if isinstance(value, int) else guarded(str(value))
-
-
-def _value(cell: str) -> Any:
-    if cell == "":
-        return None
-    text = unguarded(cell)
-    return parse_literal(cell) if text == cell else text
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def thinned(rows: list[Row], step: int) -> list[Row]:

@@ -1,27 +1,23 @@
 """Running one configuration in its folder: step, log, checkpoint, resume."""
 
 import contextlib
+import math
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from .run_folder import Folder, Notify, Row, finite, folder_for
-from .settings import Settings, Task
+from .run_folder import Folder, Notify, Row, folder_for
+from .settings import Settings
 
 WATCH_EVERY = 0.2  # seconds between two calls of `watch` that no logged point causes
 
 # called with the iterations done, their total, and the last metrics
 Watcher = Callable[[int, int, Mapping[str, float]], None]
-
-
-def ignore_progress(done: int, total: int, row: Mapping[str, float]) -> None:
-    """Do nothing."""
 
 
 def warn(note: str) -> None:
@@ -35,8 +31,7 @@ def execute(
     *,
     resume: bool = False,
     checkpoint_every: float = 30.0,
-    tensorboard: bool = False,
-    watch: Watcher = ignore_progress,
+    watch: Watcher = lambda done, total, row: None,
     notify: Notify = warn,
 ) -> Row:
     """Run ``config`` in ``folder`` and return its last metrics. A complete run is not repeated.
@@ -47,6 +42,9 @@ def execute(
     CPU, a resumed run therefore logs the same numbers as an uninterrupted one, provided that
     versions and the number of threads are the same. If they have changed, ``notify`` gets a note.
 
+    ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
+    step, which compiles.
+
     Args:
         config: an experiment.
         folder: by default ``folder_for(config)``.
@@ -54,24 +52,23 @@ def execute(
             shorter run of the same settings is extended, such as from 10 to 12 epochs. The result
             is that of a run of 12 epochs from the start.
         checkpoint_every: seconds between checkpoints, which fall on logged points.
-        tensorboard: write TensorBoard events as well.
         watch: called with the iterations done, their total and the last metrics.
         notify: called with notes about a resumed run: what is extended, other versions, damaged
             checkpoints.
     """
     home = Folder(folder_for(config) if folder is None else folder)
-    home.check(config, resume=resume)
-    if (row := home.completed(config.record())) is not None:
-        return row
+
+    def complete_row() -> Row | None:
+        home.check(config, resume=resume)
+        return home.completed(config.record())
+
+    if (last := complete_row()) is not None:
+        return last
     torch.manual_seed(config.seed)
     task = config.task()
-    with contextlib.ExitStack() as stack:
-        if tensorboard:
-            watch = _with_events(stack, home.path, watch)
-        stack.enter_context(home.locked())
-        home.check(config, resume=resume)  # another process may have run it in the meantime
-        if (row := home.completed(config.record())) is not None:
-            return row
+    with home.locked():
+        if (last := complete_row()) is not None:  # another process has run it in the meantime
+            return last
         start, clock = 0, _Clock()
         if (saved := home.restore(notify)) is not None:
             task.load_state_dict(saved["task"])
@@ -80,64 +77,52 @@ def execute(
                 torch.cuda.set_rng_state(saved["cuda"])
             start, clock.seconds = saved["iteration"], saved["seconds"]
         home.begin(config, start, task.iterations, notify)
-        stop = stack.enter_context(interruptions())
-        return _loop(config.record(), task, home, start, clock, checkpoint_every, watch, stop)
+
+        def save(i: int) -> float:
+            state: Row = {"config": config.record(), "task": task.state_dict()}
+            state |= {"seconds": clock.seconds, "cpu": torch.get_rng_state()}
+            if torch.cuda.is_available():
+                state["cuda"] = torch.cuda.get_rng_state()
+            home.save(i, state)
+            return time.perf_counter()
+
+        row: Row = (home.rows() or [{}])[-1]
+        saved_at = watched_at = time.perf_counter()
+        with interruptions() as is_asked_to_stop:
+            for done in range(start, task.iterations + 1):
+                if done > start:
+                    task.step(done - 1)
+                    if done == start + 1:
+                        clock.start()  # the first step, which may compile, does not count
+                is_last = done == task.iterations
+                is_logged = (done % task.every == 0 or is_last) and row.get("iteration") != done
+                if is_logged:
+                    if done > start:
+                        clock.stop()
+                    # The last checkpoint precedes the last measurement, because a longer run,
+                    # which continues there, measures there only if it logs there.
+                    if is_last and done > start:
+                        save(done)
+                    row = {"iteration": done, "seconds": round(clock.seconds, 6)}
+                    row |= task.measure(done)
+                    row = {key: value if _is_finite(value) else None for key, value in row.items()}
+                    home.log(row)
+                    if not is_last and time.perf_counter() - saved_at > checkpoint_every:
+                        saved_at = save(done)
+                if is_logged or done == start or time.perf_counter() - watched_at > WATCH_EVERY:
+                    watched_at = time.perf_counter()
+                    watch(done, task.iterations, row)
+                if is_asked_to_stop() and not is_last:
+                    clock.stop()
+                    save(done)
+                    raise KeyboardInterrupt
+                if is_logged:
+                    clock.start()
+        return row
 
 
-def _loop(
-    config: Row,
-    task: Task,
-    home: Folder,
-    start: int,
-    clock: "_Clock",
-    checkpoint_every: float,
-    watch: Watcher,
-    asked_to_stop: Callable[[], bool],
-) -> Row:
-    """Run the task from iteration ``start`` to its end; return the last metrics.
-
-    ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
-    step, which compiles. The last checkpoint is written after the last step and before its
-    measurement, because a longer run, which continues there, measures there only if it logs there.
-    """
-    row: Row = home.last_row() or {}
-    saved_at = watched_at = time.perf_counter()
-
-    def save(i: int) -> None:
-        state: Row = {"config": config, "task": task.state_dict(), "seconds": clock.seconds}
-        state["cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            state["cuda"] = torch.cuda.get_rng_state()
-        home.save(i, state)
-
-    for done in range(start, task.iterations + 1):
-        if done > start:
-            task.step(done - 1)
-            if done == start + 1:
-                clock.start()  # the first step, which may compile, does not count
-        is_last = done == task.iterations
-        is_logged = (done % task.every == 0 or is_last) and row.get("iteration") != done
-        if is_logged:
-            if done > start:
-                clock.stop()
-            if is_last and done > start:
-                save(done)
-            row = finite({"iteration": done, "seconds": round(clock.seconds, 6)})
-            row |= finite(task.measure(done))
-            home.log(row)
-            if not is_last and time.perf_counter() - saved_at > checkpoint_every:
-                save(done)
-                saved_at = time.perf_counter()
-        if is_logged or done == start or time.perf_counter() - watched_at > WATCH_EVERY:
-            watched_at = time.perf_counter()
-            watch(done, task.iterations, row)
-        if asked_to_stop() and not is_last:
-            clock.stop()
-            save(done)
-            raise KeyboardInterrupt
-        if is_logged:
-            clock.start()
-    return row
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 @contextlib.contextmanager
@@ -172,33 +157,11 @@ class _Clock:
         self.start()
 
     def start(self) -> None:
-        _synchronise()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         self._started_at = time.perf_counter()
 
     def stop(self) -> None:
-        _synchronise()
-        self.seconds += time.perf_counter() - self._started_at
-        self._started_at = time.perf_counter()
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _with_events(stack: contextlib.ExitStack, path: Path, watch: Watcher) -> Watcher:
-    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError("--tensorboard needs tensorboard: pip install tensorboard") from error
-    writer: Any = stack.enter_context(SummaryWriter(str(path)))
-
-    def write_and_watch(done: int, total: int, row: Mapping[str, Any]) -> None:
-        if done == row.get("iteration"):
-            for key, value in row.items():
-                if key != "iteration" and value is not None:
-                    writer.add_scalar(key, value, done)
-        watch(done, total, row)
-
-    return write_and_watch
+        started_at = self._started_at
+        self.start()
+        self.seconds += self._started_at - started_at

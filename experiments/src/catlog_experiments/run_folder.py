@@ -9,10 +9,10 @@ checkpoint-<i>.pt     the state after i iterations and the points until then; th
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,7 +33,6 @@ from .settings import Settings
 
 KEPT = 2  # checkpoints, so that one is left if the newest is damaged
 FILES = re.compile(r"run\.lock|(sessions|metrics)\.jsonl|checkpoint-\d+\.pt")
-TAIL = 65536  # bytes, more than a line of metrics
 
 Notify = Callable[[str], None]
 Row = dict[str, Any]
@@ -91,36 +90,35 @@ class Folder:
         for path in self.path.glob("*"):
             if FILES.fullmatch(path.name) and not path.is_file():
                 raise ValueError(f"{path} must be a plain file. Remove it, or the folder.")
-        has_progress = any(row.get("iteration") for row in self.rows()) or self._checkpoints()
-        if not has_progress:
+        if not (any(row.get("iteration") for row in self.rows()) or self._checkpoints()):
             return
-        recorded, content = self.config(), config.record()
+        recorded, content, length = self.config(), config.record(), config.length
         if recorded is None:
-            raise ValueError(
-                f"{self.path} holds a run, but its sessions.jsonl is lost or damaged, so it is "
-                "unknown which run. Pass another --folder, or remove this one."
+            problem = (
+                "a run, but its sessions.jsonl is lost or damaged, so it is unknown which run. "
+                "Pass another --folder, or remove this one."
             )
-        length = config.length
-        different = {key for key in {*recorded, *content} if recorded.get(key) != content.get(key)}
-        if different and not (
-            different == {length}
-            and config.is_extendable
-            and replace(config, **{length: recorded[length]}).is_extendable
-        ):
-            raise ValueError(
-                f"{self.path} holds another run (its {', '.join(sorted(different))} differ). "
-                "Pass another --folder."
+        elif wrong := self._other_than_length(recorded, config):
+            problem = f"another run (its {', '.join(wrong)} differ). Pass another --folder."
+        elif recorded[length] > content[length]:
+            problem = (
+                f"this run with --{length} {recorded[length]}, which cannot be shortened to "
+                f"{content[length]}. Pass another --folder."
             )
-        if recorded[length] > content[length]:
-            raise ValueError(
-                f"{self.path} holds this run with --{length} {recorded[length]}, which cannot be "
-                f"shortened to {content[length]}. Pass another --folder."
-            )
-        if not resume:
-            raise ValueError(
-                f"{self.path} holds this run already. "
-                "Pass --resume to continue it, or another --folder."
-            )
+        elif not resume:
+            problem = "this run already. Pass --resume to continue it, or another --folder."
+        else:
+            return
+        raise ValueError(f"{self.path} holds {problem}")
+
+    def _other_than_length(self, recorded: Row, config: Settings) -> list[str]:
+        """Return which settings differ, without a length that may grow."""
+        content, length = config.record(), config.length
+        wrong = {key for key in {*recorded, *content} if recorded.get(key) != content.get(key)}
+        if wrong == {length} and config.is_extendable:
+            shorter = replace(config, **{length: recorded[length]})
+            return [] if shorter.is_extendable else [length]
+        return sorted(wrong)
 
     def sessions(self) -> list[Row]:
         """Return the undamaged lines of sessions.jsonl."""
@@ -134,24 +132,15 @@ class Folder:
 
     def rows(self) -> list[Row]:
         """Return the logged points before the first damaged line."""
-        rows: list[Row] = []
-        for row in read_lines(self._metrics):
-            if row is None:
-                break
-            rows.append(row)
-        return rows
-
-    def last_row(self) -> Row | None:
-        """Return the last logged point, read from the end of the file."""
-        rows = [row for row in read_lines(self._metrics, last=TAIL) if row is not None]
-        return rows[-1] if rows else None
+        lines = read_lines(self._metrics)
+        return lines[: lines.index(None)] if None in lines else lines  # type: ignore[return-value]
 
     def completed(self, config: Mapping[str, Any] | None = None) -> Row | None:
         """Return the last point of a complete run (with these settings), else None."""
-        sessions, row = self.sessions(), self.last_row()
-        if not sessions or row is None or config not in (None, sessions[-1]["config"]):
+        sessions, rows = self.sessions(), self.rows()
+        if not sessions or not rows or config not in (None, sessions[-1]["config"]):
             return None
-        return row if row.get("iteration") == sessions[-1].get("iterations") else None
+        return rows[-1] if rows[-1].get("iteration") == sessions[-1].get("iterations") else None
 
     def begin(self, config: Settings, iteration: int, iterations: int, notify: Notify) -> None:
         """Record a session that starts at ``iteration``; notify of what has changed since then."""
@@ -171,15 +160,21 @@ class Folder:
         if before and before["config"] != content:
             old, new = before["config"][config.length], content[config.length]
             notify(f"Extends {self.path} from --{config.length} {old} to {new}.")
-        times = {"began": datetime.now(UTC).isoformat(timespec="milliseconds")}
-        place = {"host": socket.gethostname(), "process": os.getpid()}
-        position = {"iteration": iteration, "iterations": iterations, "config": content}
-        command = {"command": " ".join(["catlog", *sys.argv[1:]]), "platform": platform.platform()}
-        append_line(self._sessions, times | place | command | now | position)
+        session = {
+            "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "command": " ".join(["catlog", *sys.argv[1:]]),
+            "platform": platform.platform(),
+            "iteration": iteration,
+            "iterations": iterations,
+            "config": content,
+        }
+        append_line(self._sessions, session | now)
 
-    def log(self, row: Mapping[str, float]) -> None:
-        """Append a logged point; numbers that are not finite become null."""
-        append_line(self._metrics, finite(row))
+    def log(self, row: Row) -> None:
+        """Append a logged point."""
+        append_line(self._metrics, row)
 
     def _checkpoints(self) -> list[Path]:
         """Return the paths of all checkpoints, oldest first."""
@@ -197,8 +192,7 @@ class Folder:
         damaged: list[str] = []
         saved: Row | None = None
         for path in reversed(self._checkpoints()):
-            saved = unpack(path)
-            if saved is not None:
+            if (saved := unpack(path)) is not None:
                 break
             damaged.append(path.name)
             path.unlink()
@@ -207,17 +201,8 @@ class Folder:
             notify(f"{self.path} {way}, because {' and '.join(damaged)} is damaged.")
         rows = saved["rows"] if saved else []
         if rows or self._metrics.exists():
-            lines = "".join(json.dumps(row) + "\n" for row in rows)
-            write_atomically(self._metrics, lines)
+            write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return saved
-
-
-def finite(row: Mapping[str, Any]) -> Row:
-    """Return the row with None in place of numbers that are not finite."""
-    return {
-        key: value if value is not None and math.isfinite(value) else None
-        for key, value in row.items()
-    }
 
 
 def refuse_run_file(path: Path | str) -> None:
@@ -247,12 +232,7 @@ def environment() -> Row:
 def _commit() -> str:
     """Return the commit of the source tree, "" if the package is not in one."""
     source = Path(__file__).resolve().parents[3]
+    if not (source / ".git").exists() or shutil.which("git") is None:
+        return ""
     command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
-    if not (source / ".git").exists():
-        return ""
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()

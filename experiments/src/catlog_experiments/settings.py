@@ -2,16 +2,29 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
 import torch
 
-# label of the paper -> name in the registry, settings
-Labels = Mapping[str, tuple[str, dict[str, Any]]]
+from catlog import Estimator
+
+if TYPE_CHECKING:
+    from .training import Task
+
+Labels = Mapping[str, Estimator]  # by the paper's names
 
 # Numbers with their smallest value; `Positive` is above zero. The command line checks types.
 Count = Annotated[int, 1]
@@ -27,29 +40,20 @@ class Checked:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)
         for field in fields(self):  # type: ignore[arg-type]
-            value, hint = getattr(self, field.name), hints[field.name]
-            for kind in _parts(hint):
-                _check(f"--{field.name.replace('_', '-')}", value, kind)
+            value, flag = getattr(self, field.name), field.name.replace("_", "-")
+            if demand := _unmet(value, hints[field.name]):
+                raise ValueError(f"--{flag} must be {demand}, but {value!r} was given.")
 
 
-def _parts(hint: Any) -> Iterator[Any]:
-    """Return a type and all types that it is made of."""
-    yield hint
-    for part in get_args(hint):
-        yield from _parts(part)
-
-
-def _check(name: str, value: Any, kind: Any) -> None:
-    """Raise if a value is not one of a Literal's, or below the bound of a number."""
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        choices = ", ".join(map(str, get_args(kind)))
-        advice = did_you_mean(str(value), get_args(kind))
-        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.{advice}")
-    for least in getattr(kind, "__metadata__", ()):
-        is_number = isinstance(least, int | float) and value is not None
-        if is_number and not (isfinite(value) and value >= least):
-            bound = "above 0" if 0 < least < 1 else f"at least {least}"
-            raise ValueError(f"{name} must be {bound}, but {value!r} was given.")
+def _unmet(value: Any, hint: Any) -> str:
+    """Return what a type demands of a value that does not comply: a choice, or a bound."""
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    for least in getattr(hint, "__metadata__", ()):
+        is_bound = isinstance(least, int | float) and value is not None
+        if is_bound and not (isfinite(value) and value >= least):
+            return "above 0" if 0 < least < 1 else f"at least {least}"
+    return next(filter(None, (_unmet(value, part) for part in get_args(hint))), "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -61,30 +65,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {by_lower[close[0]]}?" if close else ""
-
-
-class Task(Protocol):
-    """The work of a run: steps, and measurements between them.
-
-    Attributes:
-        iterations: the number of steps.
-        every: measure and log every N steps.
-    """
-
-    iterations: int
-    every: int
-
-    def step(self, i: int) -> None:
-        """Run iteration i, counted from 0. It must not wait for the device."""
-        ...
-
-    def measure(self, i: int) -> dict[str, float]:
-        """Return the metrics after i iterations."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +96,7 @@ class Settings(Checked, ABC):
     category_count: ClassVar[int] = 2  # of a variable, unless a field `categories` says it
 
     @abstractmethod
-    def task(self) -> Task:
+    def task(self) -> "Task":
         """Return the work of the run. Wrong settings and missing data raise here."""
 
     @property
@@ -145,10 +125,6 @@ class Settings(Checked, ABC):
                 "--device must be cpu or auto, but it is cuda, and torch sees no GPU here."
             )
         return torch.device("cuda" if has_gpu and self.device != "cpu" else "cpu")
-
-    @property
-    def compiles(self) -> bool | None:
-        return {"auto": None, "yes": True, "no": False}[self.compile]
 
     def prepare(self) -> torch.device:
         """Set torch's precision and choice of convolution algorithms, and return the device."""

