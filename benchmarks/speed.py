@@ -12,15 +12,21 @@ D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum
 all pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e
 of cost = constant * size^e, by least squares; the size is D, or K - 1 where f sees all other
 categories.
+
+"overhead": the time of E(f, q) and its backward pass, beside code by hand that does the same. q is
+made before the clock starts, as code by hand has its logits. f is a decoder with one hidden layer
+and a squared error. Numbers are medians of ratios to the code by hand of the same turn.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 import catlog
@@ -148,9 +154,97 @@ def growth(args: argparse.Namespace, table: Table) -> Rows:
     Table(path, ("f", "in")).add(fitted)
 
 
+BY_HAND_SIZES = {(1, 10): 16, (200, 12): 32, (100, 200): 64}  # (batch, bits): hidden units
+Loss = Callable[[Tensor], Tensor]
+
+
+def rloo(logits: Tensor, f: Loss, n: int = 4) -> Tensor:
+    p = logits.detach().sigmoid()
+    x = (torch.rand(n, *p.shape) < p).float()
+    fx = f(x)
+    value = fx.detach()
+    advantage = (value - value.mean(0)) * (n / (n - 1))
+    log_prob = (x * logits).sum(-1) - nn.functional.softplus(logits).sum(-1)
+    return fx.mean(0) + ((advantage * (log_prob - log_prob.detach())).mean(0))
+
+
+def indecater(logits: Tensor, f: Loss) -> Tensor:
+    p = logits.sigmoid()
+    x = (torch.rand_like(p) < p).float()
+    d = x.shape[-1]
+    fx = f(x.unsqueeze(0))[0]
+    with torch.no_grad():
+        eye = torch.eye(d).view(d, *[1] * (x.dim() - 1), d)
+        change = f((x - eye).abs()) - fx
+        change = change.movedim(0, -1) * (1 - 2 * x)
+    mean = (p * change).sum(-1)
+    base = ((p.detach() - x) * change).sum(-1) / d
+    return fx + base + (mean - mean.detach())
+
+
+def straight_through(logits: Tensor, f: Loss) -> Tensor:
+    p = logits.sigmoid()
+    x = (torch.rand_like(p) < p).float()
+    return f((x + p - p.detach()).unsqueeze(0))[0]
+
+
+def reinmax(logits: Tensor, f: Loss) -> Tensor:
+    p = logits.detach().sigmoid()
+    x = (torch.rand_like(p) < p).float()
+    mean = (x - p).abs() / 2 * logits
+    return f((x + mean - mean.detach()).unsqueeze(0))[0]
+
+
+def gumbel_softmax(logits: Tensor, f: Loss) -> Tensor:
+    u = torch.rand_like(logits).clamp(min=torch.finfo(logits.dtype).tiny)
+    return f((logits + u.log() - (-u).log1p()).sigmoid().unsqueeze(0))[0]
+
+
+BY_HAND: dict[str, tuple[Any, Callable[..., Tensor]]] = {
+    "RLOO(4)": (catlog.RLOO(4), rloo),
+    "IndeCateR(1)": (catlog.IndeCateR(1), indecater),
+    "StraightThrough(1)": (catlog.StraightThrough(1), straight_through),
+    "ReinMax(1)": (catlog.ReinMax(1), reinmax),
+    "GumbelSoftmax(1)": (catlog.GumbelSoftmax(1), gumbel_softmax),
+}
+
+
+def overhead(args: argparse.Namespace, table: Table) -> Rows:
+    for (batch, d), hidden in list(BY_HAND_SIZES.items())[: 1 if args.quick else None]:
+        torch.manual_seed(0)
+        encoder, decoder = nn.Linear(36, d), nn.Sequential(mlp(d, hidden, 36), nn.Sigmoid())
+        images = torch.rand(batch, 36)
+
+        def step(kind: str, name: str, encoder: Any = encoder, decoder: Any = decoder) -> float:
+            E, by_hand = BY_HAND[name]
+            logits, target = encoder(images), images  # noqa: B023 (called at once)
+            q = Independent(Bernoulli(logits=logits), 1)
+
+            def f(x: Tensor) -> Tensor:
+                return (decoder(x) - target).square().sum(-1)
+
+            start = perf_counter()
+            estimate = E(f, q) if kind == "catlog" else by_hand(logits, f)
+            estimate.mean().backward()
+            return perf_counter() - start
+
+        for name in BY_HAND:
+            is_slow = name.startswith("IndeCateR") and batch * d > 5000
+            pairs = []
+            for turn in range(2 if args.quick else 30 if is_slow else 300):
+                # One after the other, and each three times, for equal caches.
+                kinds = ("catlog", "by hand") if turn % 2 else ("by hand", "catlog")
+                best = {kind: min(step(kind, name) for _ in range(3)) for kind in kinds}
+                pairs.append((best["catlog"], best["by hand"]))
+            row: Row = {"batch": batch, "d": d, "method": name}
+            row["hand_us"] = 1e6 * median(hand for _, hand in pairs)
+            yield [row | {"ratio": median(ours / hand for ours, hand in pairs)}]
+
+
 SECTIONS = {
     "dvae": Section("speed/speed_dvae_{device}.csv", ("method",), dvae),
     "scaling": Section("speed/speed_scaling_{device}.csv", ("scan", "f", "D", "K"), growth),
+    "overhead": Section("speed/overhead.csv", ("batch", "d", "method"), overhead),
 }
 
 

@@ -71,8 +71,6 @@ def test_control_variates(measure: Measure) -> None:
     assert all(row["evaluations"] <= 40 for row in contest)
     slopes = measure("control_variates", "quality/control_variates.csv", "--only", "slopes")
     assert len(slopes) == 2
-    rows = measure("control_variates", "quality/slope_predictions.csv", "--only", "predictions")
-    assert all(0 < row["residual"] < 1 for row in rows)
 
 
 def test_verdicts_are_the_claims(measure: Measure) -> None:
@@ -110,7 +108,8 @@ def test_exact_bound_is_that_of_enumeration() -> None:
 
 
 def test_overhead(measure: Measure) -> None:
-    assert all(row["ratio"] > 0 for row in measure("overhead", "speed/overhead.csv"))
+    rows = measure("speed", "speed/overhead.csv", "--only", "overhead")
+    assert all(row["ratio"] > 0 for row in rows)
 
 
 def test_protocol_prints_runs(capsys: pytest.CaptureFixture[str]) -> None:
