@@ -318,7 +318,7 @@ def test_page_has_every_claim_and_figure_and_needs_no_other_file(content: str) -
     page = Page(content)
     assert len(set(page.ids)) == len(page.ids)
     assert all(f"{claim.key}-claim" in page.ids for claim in CLAIMS)
-    assert all(section.key in page.ids for section in sections(Evidence.from_rows([])))
+    assert all(section["key"] in page.ids for section in sections(Evidence.from_rows([])))
     assert len(page.images) == 2 + 1
     assert all(image["alt"] for image in page.images)
     assert all(link.startswith(("#", "data:")) for link in page.links)

@@ -1,7 +1,7 @@
 """``catlog compare`` and ``catlog advise``, on a problem of the suite or on ``module:function``."""
 
 import ast
-import importlib
+import pkgutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,14 +133,16 @@ def parse_estimators(text: str) -> list[str | Estimator]:
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
     """Return f, q (or what makes it), its parameters or None, and the reference or None."""
-    is_own = problem.find(":") > 0
-    if not is_own and problem not in problems.PROBLEMS:
+    if problem.find(":") > 0:
+        loaded = _made_by_user(problem)
+    elif problem in problems.PROBLEMS:
+        loaded = problems.make(problem, size)
+    else:
         advice = did_you_mean(problem, problems.PROBLEMS)
         raise ValueError(
             f"--problem: {problem!r} is not known.{advice} `catlog list problems` lists them. "
             "Give your own as module:function."
         )
-    loaded = _call(*problem.split(":", 1)) if is_own else problems.make(problem, size)
     if isinstance(loaded, tuple) and len(loaded) in (2, 3):
         return loaded[0], loaded[1], loaded[2] if len(loaded) == 3 else None, None
     if not all(hasattr(loaded, name) for name in ("f", "distribution", "parameters")):
@@ -152,20 +154,16 @@ def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
     return loaded.f, loaded.distribution, loaded.parameters, reference
 
 
-def _call(module: str, function: str) -> Any:
-    """Call a function of a module that may lie in the current folder, as with `python -m`."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+def _made_by_user(problem: str) -> Any:
+    """Call module:function; the module may lie in the current folder, as with `python -m`."""
+    sys.path[:0] = [""] * ("" not in sys.path)
     try:
-        make_problem = getattr(importlib.import_module(module), function, None)
-        if callable(make_problem):
-            return make_problem()
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
+        make_problem = pkgutil.resolve_name(problem)
+    except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"--problem: there is no module {module!r}, neither in this folder nor installed."
+            f"--problem: {error}. Give module:function, as in mine:problem."
         ) from error
+    try:
+        return make_problem()
     except Exception as error:  # a mistake in the user's code, whose traceback is needed
-        raise RuntimeError(f"--problem: {module}:{function} raised an error.") from error
-    raise ValueError(f"--problem: {module} has no function {function!r}.")
+        raise RuntimeError(f"--problem: {problem} raised an error.") from error

@@ -22,19 +22,6 @@ Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program over handwritten digits.
-
-    Attributes:
-        digits: the number of images it reads; None: as many as the experiment says.
-        run: maps digits to the results, which are the only labels of training.
-    """
-
-    digits: int | None
-    run: Callable[[Digits], Results]
-
-
 def add_numbers(digits: Digits) -> Results:
     """Return the digits of the sum of two numbers, most significant first.
 
@@ -53,22 +40,24 @@ def _one(result: Tensor) -> Results:
     return result.long().unsqueeze(-1)
 
 
-# The eleven programs of MNIST-R (Solko-Breslin et al., "Data-efficient learning with neural
-# programs", 2024), and sums of two numbers and of many digits.
-PROGRAMS: dict[str, Program] = {
-    "numbers": Program(None, add_numbers),
-    "sum": Program(None, lambda x: _one(x.sum(-1))),
-    "sum-2": Program(2, lambda x: _one(x.sum(-1))),
-    "sum-3": Program(3, lambda x: _one(x.sum(-1))),
-    "sum-4": Program(4, lambda x: _one(x.sum(-1))),
-    "mult-2": Program(2, lambda x: _one(x[..., 0] * x[..., 1])),
-    "mod-2": Program(2, lambda x: _one(x[..., 0] % (x[..., 1] + 1))),
-    "add-mod-3": Program(2, lambda x: _one((x[..., 0] + x[..., 1]) % 3)),
-    "add-sub": Program(3, lambda x: _one(x[..., 0] + x[..., 1] - x[..., 2])),
-    "less-than": Program(2, lambda x: _one(x[..., 0] < x[..., 1])),
-    "equal": Program(2, lambda x: _one(x[..., 0] == x[..., 1])),
-    "not-3-or-4": Program(1, lambda x: _one((x[..., 0] != 3) & (x[..., 0] != 4))),
-    "count-3-4": Program(8, lambda x: _one(((x == 3) | (x == 4)).sum(-1))),
+# The number of images that a program reads (None: as many as the experiment says), and a map from
+# digits to the results, which are the only labels of training. The eleven programs of MNIST-R
+# (Solko-Breslin et al., "Data-efficient learning with neural programs", 2024), and sums of two
+# numbers and of many digits.
+PROGRAMS: dict[str, tuple[int | None, Callable[[Digits], Results]]] = {
+    "numbers": (None, add_numbers),
+    "sum": (None, lambda x: _one(x.sum(-1))),
+    "sum-2": (2, lambda x: _one(x.sum(-1))),
+    "sum-3": (3, lambda x: _one(x.sum(-1))),
+    "sum-4": (4, lambda x: _one(x.sum(-1))),
+    "mult-2": (2, lambda x: _one(x[..., 0] * x[..., 1])),
+    "mod-2": (2, lambda x: _one(x[..., 0] % (x[..., 1] + 1))),
+    "add-mod-3": (2, lambda x: _one((x[..., 0] + x[..., 1]) % 3)),
+    "add-sub": (3, lambda x: _one(x[..., 0] + x[..., 1] - x[..., 2])),
+    "less-than": (2, lambda x: _one(x[..., 0] < x[..., 1])),
+    "equal": (2, lambda x: _one(x[..., 0] == x[..., 1])),
+    "not-3-or-4": (1, lambda x: _one((x[..., 0] != 3) & (x[..., 0] != 4))),
+    "count-3-4": (8, lambda x: _one(((x == 3) | (x == 4)).sum(-1))),
 }
 
 
@@ -156,14 +145,14 @@ class ProgramsTask(Training):
         super().__init__(config)
         self.config = config
         self.value = None if config.value_samples is None else RLOO(config.value_samples)
-        self.program = PROGRAMS[config.program]
-        digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
+        digits, self.program = PROGRAMS[config.program]
+        digits = digits or config.digits * (2 if config.program == "numbers" else 1)
         examples = data.addition(
             data.load(config.data), digits, batch=1, sequences=config.sequences
         )
         self.train, self.test = examples.train.to(self.device), examples.test.to(self.device)
-        self.results = self.program.run(self.train.labels)
-        self.test_results = self.program.run(self.test.labels)
+        self.results = self.program(self.train.labels)
+        self.test_results = self.program(self.test.labels)
         network = lenet() if config.network == "lenet" else conv()
         glorot(network)
         network.to(self.device)
@@ -199,7 +188,7 @@ class ProgramsTask(Training):
             return OfSum(lambda sums: sums == total, categories=10), 0
 
         def compare(x: Tensor) -> Tensor:
-            return self.program.run(x) == results
+            return self.program(x) == results
 
         right: Callable[[torch.Tensor], torch.Tensor] = (
             DigitsOfSum(results) if self.config.program == "numbers" else compare
@@ -226,7 +215,7 @@ class ProgramsTask(Training):
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of whole examples, of single results and of digits."""
         digits = read_digits(self.model, self.test)
-        right: Bool[Tensor, "examples outputs"] = self.program.run(digits) == self.test_results
+        right: Bool[Tensor, "examples outputs"] = self.program(digits) == self.test_results
         metrics = self.progress(i)
         if i > 0:
             outputs = 1 if self.config.whole else self.results.shape[-1]

@@ -5,9 +5,9 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
@@ -18,9 +18,9 @@ from ..files import write_atomically
 from ..records import Row
 from ..run_folder import Folder, refuse_run_file
 from .claims import DECIDED, judge
-from .figures import WIDE, Picture, pictures
+from .figures import WIDE, pictures
 from .runs import TEXTS, Evidence
-from .tables import Table, summary, tables
+from .tables import summary, tables
 
 # The name on the page -> the entry of a run's sessions.jsonl.
 ENTRIES = {
@@ -31,32 +31,14 @@ ENTRIES = {
 SHOWN = 8  # different values of an entry; a sweep has few, and the page stays readable
 
 
-@dataclass(frozen=True)
-class Section:
-    """The section of a report on one experiment.
+def sections(evidence: Evidence) -> list[dict[str, Any]]:
+    """Return all sections of a report, with figures and tables if they were run.
 
-    Attributes:
-        key: The section's name, which the keys of its claims begin with.
-        title: The heading.
-        command: The arguments of ``catlog sweep`` that run the experiment.
-        about: What the experiment is.
-        pictures: Its figures; none if it was not run.
-        tables: Its numbers.
+    Their keys begin the keys of their claims.
     """
-
-    key: str
-    title: str
-    command: str
-    about: str
-    pictures: list[Picture]
-    tables: list[Table]
-
-
-def sections(evidence: Evidence) -> list[Section]:
-    """Return all sections of a report, whether they were run or not."""
     parts = {key: evidence.section(key) for key in TEXTS["sections"]}
     return [
-        Section(key, **TEXTS["sections"][key], pictures=pictures(part), tables=tables(part))
+        {"key": key, **TEXTS["sections"][key], "pictures": pictures(part), "tables": tables(part)}
         for key, part in parts.items()
     ]
 
