@@ -12,12 +12,17 @@ sweep() {
   "$CATLOG" sweep "$@" --root "$FOLDER/runs"
 }
 
-digits() {
+autoencoder() {
+  sweep dvae --variables 20 --epochs 4 --gradient-repeats 0 "$@"
+}
+
+long_runs() {
   sweep addition --digits 4 --epochs 8 --grid estimator=IndeCateR-D,RLOO-F,RLOO-S --grid seed=0,1
+  autoencoder --estimator RLOO-F --samples 42
 }
 
 mkdir -p "$FOLDER"
-digits > "$FOLDER/addition.log" 2>&1 &
+long_runs > "$FOLDER/long_runs.log" 2>&1 &
 
 cat << 'TEXT'
 
@@ -35,11 +40,7 @@ cat << 'TEXT'
    42 evaluations on draws, RLOO-S has 2 draws. Expect IndeCateR to learn as RLOO-F does, in less
    time, because neighbours share the first layer's work, and RLOO-S to stay behind.
 TEXT
-autoencoder() {
-  sweep dvae --variables 20 --epochs 4 --gradient-repeats 0 "$@"
-}
 autoencoder --grid estimator=IndeCateR,RLOO-S
-autoencoder --estimator RLOO-F --samples 42
 
 cat << 'TEXT'
 
@@ -48,8 +49,8 @@ cat << 'TEXT'
    with all neighbours) and RLOO-F (400 draws) to read digits, and RLOO-S (10 draws) to see mostly
    zeros. The more digits, the rarer a right sum, and the more draws RLOO-F needs.
 TEXT
-wait $! || { cat "$FOLDER/addition.log"; exit 1; }
-cat "$FOLDER/addition.log"
+wait $! || { cat "$FOLDER/long_runs.log"; exit 1; }
+cat "$FOLDER/long_runs.log"
 
 "$CATLOG" report "$FOLDER/runs" --output "$FOLDER/report.html" > "$FOLDER/report.log"
 
