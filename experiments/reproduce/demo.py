@@ -7,7 +7,6 @@ compares the two on eight problems, reads the runs of demo.sh, and writes FOLDER
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,31 +54,36 @@ def draw_gains(axes: Axes) -> None:
     axes.set_title("Equal evaluations of f: right of 1, IndeCateR wins", loc="left")
 
 
-def draw_curves(axes: Axes, evidence: Evidence, experiment: str, metric: str, title: str) -> None:
+def draw_curves(
+    axes: Axes, evidence: Evidence, experiment: str, metric: str, x: str, title: str
+) -> None:
     """Draw the mean curve of every method."""
     methods = evidence.methods(experiment)
     for name, runs in methods.items():
-        curve = runs.series(metric, "epoch")
+        curve = runs.series(metric, x)
         if curve is not None:
-            style: dict[str, Any] = look(name, methods) | {"linestyle": "-"}
-            axes.plot(curve.x, curve.mean, label=name.replace("samples=", ", draws: "), **style)
+            every = max(1, curve.x.size // 8)
+            axes.plot(curve.x, curve.mean, label=name, markevery=every, **look(name, methods))
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.set_title(title, loc="left")
-    axes.set_xlabel("epochs")
+    axes.set_xlabel({"iteration": "iterations", "epoch": "epochs"}[x])
     axes.legend(frameon=False)
 
 
 def main(folder: Path) -> None:
     evidence = Evidence.from_rows(records.read(folder / "runs"))
-    figure = Figure((12, 7), layout="constrained")
+    figure = Figure((12, 7.2), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.3, 1))
     print("   Variance of RLOO divided by that of IndeCateR:")
     draw_gains(figure.add_subplot(grid[:, 0]))
-    bound, accuracy = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    draw_curves(bound, evidence, "dvae", "train", "Autoencoder: negated train bound, nats")
-    draw_curves(accuracy, evidence, "addition", "accuracy", "Sums of 4 digits: test accuracy")
+    above, below = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+    title = "200 bits with separate effects: expected value"
+    draw_curves(above, evidence, "optimisation", "value", "iteration", title)
+    title = "Digits learned from sums of four: test accuracy"
+    draw_curves(below, evidence, "addition", "accuracy", "epoch", title)
     figure.suptitle(
-        "IndeCateR beats RLOO where variables affect f (nearly) one by one, and loses where they "
-        "act together or f is rarely above zero",
+        "IndeCateR beats RLOO where variables affect f (nearly) one by one.\n"
+        "It loses where they act together, or where f is rarely above zero.",
         fontweight="bold",
     )
     figure.savefig(folder / "demo.png", dpi=120)
