@@ -322,15 +322,15 @@ def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPat
 
 def test_a_suffix_that_is_not_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the variable itself is changed, as if the later ones did not depend on it."""
-    real = scater.all_interventions
+    real = scater.Sweep.of_all
 
     def lazy(*arguments: Any) -> scater.Interventions:
         drawn = real(*arguments)
         kept = drawn.x.expand_as(drawn.moved)
         kept = kept.scatter(-1, drawn.variable.unsqueeze(-1), drawn.category.unsqueeze(-1))
-        return replace(drawn, moved=kept)
+        return drawn._replace(moved=kept)
 
-    monkeypatch.setattr(scater, "all_interventions", lazy)
+    monkeypatch.setattr(scater.Sweep, "of_all", lazy)
     assert error(catlog.SCateR(1), "chain") > 0.05
 
 

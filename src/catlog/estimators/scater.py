@@ -1,7 +1,7 @@
 """SCateR and its relatives: the CatLog-Derivative trick for dependent variables."""
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from dataclasses import KW_ONLY
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -100,11 +100,12 @@ class SCateR(Estimator[Factors]):
             # Nothing is resampled, so no more than a chunk of the points has to exist at once.
             E = IndeCateR(self.samples, variables=self.variables, control="none")
             return E.estimate(f, q, draw)
-        interventions = self._interventions(q, moves, draw)
-        fx = f(q.point(interventions.x))
-        table = self._table(f, fx, q, interventions)
+        changes = self._interventions(q, moves, draw)
+        fx = f(q.point(changes.x))
+        with torch.no_grad():
+            table = self._table(f, fx, q, changes)
         # Weighted by the conditionals at the base draws, in one differentiable pass.
-        probs = q.log_conditionals(interventions.x).exp()
+        probs = q.log_conditionals(changes.x).exp()
         change = (probs * table).sum((-1, -2)).mean(0)
         base = fx.mean(0)
         return Estimate(base + change / q.d, base + change)
@@ -119,33 +120,42 @@ class SCateR(Estimator[Factors]):
                 "`generator` instead."
             )
         n = self.samples if index is None else len(index)
-        shape = noise_shape(q.ordered, n, self.suffix, self.categories, moves)
-        noise = draw.uniform(*shape, batch_from=2)
+        # A group of uniforms per move, or one for all; one more samples from the rest.
+        groups = (1 + moves if self.suffix == "independent" else 1) + (self.categories is not None)
+        tail = (q.k,) if self.suffix == "gumbel" else ()
+        noise = draw.uniform(groups, n, *q.batch_shape, q.d, *tail, batch_from=2)
         with torch.no_grad():
+            sweep = Sweep(q, noise, index, self.suffix)
             if self.variables is None:
-                return all_interventions(
-                    q.ordered, noise, index, self.suffix, self.categories, q.validate
-                )
-            chosen = draw.variables(n, self.variables)
-            return chosen_interventions(q.ordered, noise, chosen, index, self.suffix, q.validate)
+                return sweep.of_all(self.categories)
+            return sweep.of_chosen(draw.variables(n, self.variables))
 
     def _table(
-        self, f: Evaluator, fx: Tensor, q: Factors, interventions: "Interventions"
+        self, f: Evaluator, fx: Tensor, q: Factors, changes: "Interventions"
     ) -> Float[Tensor, "n *batch d k"]:
         """Return f after each intervention less f at the base draw, by variable and category."""
-        with torch.no_grad():
-            flat = interventions.moved.flatten(0, 1)
-            values = f.chunked(lambda part: q.point(flat[part]), len(flat))
-            change = values.unflatten(0, (len(interventions.moved), len(fx))) - fx.detach()
-            variable, category = interventions.variable, interventions.category
-            slot = (variable * q.k + category).movedim(0, -1)
-            is_drawn = category == interventions.x.movedim(-1, 0).gather(0, variable)
-            change = (change * interventions.weight).masked_fill(is_drawn, 0.0).movedim(0, -1)
-            if self.variables is not None:
-                change = change * (q.d / self.variables)
-            empty = change.new_zeros((*fx.shape, q.d * q.k))
-            table = empty.scatter(-1, slot.expand(change.shape), change)
-            return table.unflatten(-1, (q.d, q.k))
+        flat = changes.moved.flatten(0, 1)
+        values = f.chunked(lambda part: q.point(flat[part]), len(flat))
+        change = values.unflatten(0, (len(changes.moved), len(fx))) - fx.detach()
+        is_drawn = changes.category == changes.x.movedim(-1, 0).gather(0, changes.variable)
+        change = (change * changes.weight).masked_fill(is_drawn, 0.0)
+        if self.variables is not None:
+            change = change * (q.d / self.variables)
+        return by_category(q, changes.variable, changes.category, change)
+
+
+def by_category(
+    q: Factors,
+    variable: Int64[Tensor, "moves *#n_batch"],
+    category: Int64[Tensor, "moves n *#batch"],
+    values: Float[Tensor, "moves n *batch"],
+    empty: float = 0.0,
+) -> Float[Tensor, "n *batch d k"]:
+    """Return the values of moves by the variables that they set, and the categories."""
+    table = values.new_full((*values.shape[1:], q.d * q.k), empty)
+    slot = (variable * q.k + category).expand(values.shape)
+    table = table.scatter(-1, slot.movedim(0, -1), values.movedim(0, -1))
+    return table.unflatten(-1, (q.d, q.k))
 
 
 class RAM(Estimator[Factors]):
@@ -233,88 +243,56 @@ class LEG(Estimator[Factors]):
         fx = f(x)
         score = q.log_conditionals(index)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
-            changes = _SingleChanges.of(q, index)
-            joint = [q.log_prob(changes.made(part)[1]) for part in f.parts(changes.rows)]
+            variable, category = _other_categories(q, index)
+            n, rows = len(index), len(category) * len(index)
+            # Contiguous, so that its rows are a view: a copy in every chunk takes quadratic time.
+            to_category = category.contiguous().flatten(0, 1).unsqueeze(-1)
+
+            def changed(part: slice) -> tuple[Tensor, Tensor]:
+                """Return the draws of some rows before and after their changes."""
+                row = torch.arange(part.start, part.stop, device=index.device)
+                before, after = index.index_select(0, row % n), to_category[part]
+                return before, before.scatter(-1, variable[row // n].expand(after.shape), after)
+
+            joint = [q.log_prob(changed(part)[1]) for part in f.parts(rows)]
             log_joint = torch.cat([score.new_zeros((0, *q.batch_shape)), *joint])
 
             def points(part: slice) -> Tensor:
                 """Return the points after possible changes, and the draws in place of others."""
-                before, after = changes.made(part)
+                before, after = changed(part)
                 is_possible = (log_joint[part] > -torch.inf).unsqueeze(-1)
                 return q.point(torch.where(is_possible, after, before))
 
-            values = f.chunked(points, changes.rows)
+            def table(at_draws: Tensor, at_changes: Tensor, empty: float) -> Tensor:
+                """Return numbers at the draws and at their changes by variable and category."""
+                at_changes = at_changes.unflatten(0, (-1, n)).to(at_draws.dtype)
+                entries = by_category(q, variable, category, at_changes, empty)
+                drawn = at_draws[..., None, None].expand(*at_draws.shape, q.d, 1)
+                return entries.scatter(-1, index.unsqueeze(-1).expand(drawn.shape), drawn)
+
+            values = f.chunked(points, rows)
             log_prob = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
-            log_weight = changes.table(q, log_prob, log_joint, -torch.inf)
-            weight = log_weight.softmax(-1)  # q(k | all others)
-            cost = weight * changes.table(q, fx.detach(), values, 0.0)
+            weight = table(log_prob, log_joint, -torch.inf).softmax(-1)  # q(k | all others)
+            cost = weight * table(fx.detach(), values, 0.0)
         base = fx.mean(0)
         # A category of weight zero may have log-probability -inf.
         change = (cost * torch.where(cost != 0, score, 0.0)).sum((-1, -2)).mean(0)
         return Estimate(cost.sum((-1, -2)).mean(0) / q.d, base + change)
 
 
-@dataclass(frozen=True, eq=False)
-class _SingleChanges:
-    """Draws with one variable set to another category: a row for every change of every draw.
-
-    Attributes:
-        index: the draws.
-        variable: the variable that a change sets.
-        category: the category that it sets in each draw.
-    """
-
-    index: Int64[Tensor, "n *batch d"]
-    variable: Int64[Tensor, " changes"]
-    category: Int64[Tensor, "changes n *batch"]
-
-    @classmethod
-    def of(cls, q: Factors, index: Int64[Tensor, "n *batch d"]) -> "_SingleChanges":
-        """Return the changes of the draws to all other categories of all variables."""
-        sizes = q.cardinalities
-        changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
-        variable = integers([i for i, _ in changes], q.device)
-        offset = integers([offset for _, offset in changes], q.device)
-        category = (index[..., variable] + offset) % integers(sizes, q.device)[variable]
-        # Contiguous, so that its rows are a view: a copy in every chunk would take quadratic time.
-        return cls(index, variable, category.movedim(-1, 0).contiguous())
-
-    @property
-    def rows(self) -> int:
-        return len(self.variable) * len(self.index)
-
-    def made(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Return the draws of some rows, and the same after their changes.
-
-        Only these rows exist, which bounds the memory.
-        """
-        row = torch.arange(part.start, part.stop, device=self.index.device)
-        change, draw = row // len(self.index), row % len(self.index)
-        before = self.index.index_select(0, draw)
-        category = self.category.flatten(0, 1)[part].unsqueeze(-1)
-        place = self.variable[change].view(-1, *[1] * (before.dim() - 1))
-        return before, before.scatter(-1, place.expand(category.shape), category)
-
-    def table(
-        self,
-        q: Factors,
-        at_draws: Float[Tensor, "n *batch"],
-        at_changes: Float[Tensor, "rows *batch"],
-        empty: float,
-    ) -> Float[Tensor, "n *batch d k"]:
-        """Return numbers at the draws and at their changes by variable and category."""
-        entries = at_draws.new_full((*at_draws.shape, q.d * q.k), empty)
-        shape = (len(self.variable), len(at_draws))
-        at_changes = at_changes.unflatten(0, shape).movedim(0, -1).to(at_draws.dtype)
-        entry = self.variable * q.k + self.category.movedim(0, -1)
-        entries = entries.scatter(-1, entry.expand(at_changes.shape), at_changes)
-        entries = entries.unflatten(-1, (q.d, q.k))
-        drawn = at_draws[..., None, None].expand(*at_draws.shape, q.d, 1)
-        return entries.scatter(-1, self.index.unsqueeze(-1).expand(drawn.shape), drawn)
+def _other_categories(
+    q: Factors, index: Int64[Tensor, "n *batch d"]
+) -> tuple[Int64[Tensor, "moves *ones"], Int64[Tensor, "moves n *batch"]]:
+    """Return all variables, once per other category, and these categories in each draw."""
+    sizes = q.cardinalities
+    changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
+    variable = integers([i for i, _ in changes], q.device)
+    offset = integers([offset for _, offset in changes], q.device)
+    category = (index[..., variable] + offset) % integers(sizes, q.device)[variable]
+    return variable.view(-1, *[1] * (index.dim() - 1)), category.movedim(-1, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Interventions:
+class Interventions(NamedTuple):
     """Base draws and, per move, the same draws with one variable set to another category.
 
     Attributes:
@@ -340,184 +318,150 @@ def alternatives_per_variable(q: Ordered, categories: int | None) -> list[int]:
     return [0 if i in q.fixed else min(size - 1, most) for i, size in enumerate(q.cardinalities)]
 
 
-def noise_shape(
-    q: Ordered, n: int, suffix: Suffix, categories: int | None, moves: int
-) -> tuple[int, ...]:
-    """Return the shape of the uniforms that one sweep needs.
+class Sweep:
+    """One ancestral pass that makes draws and all their interventions, block by block.
 
-    That is a group per move, or one for all, and one more to sample from the remaining categories.
+    A group of rows is the n draws under one move; group 0 is the base.
+
+    Attributes:
+        noise: uniforms for the base and every move, or for all of them.
+        x: the base draws; None: they are drawn as well.
+        suffix: how the uniforms are used; see :class:`SCateR`.
+        points: what has been made so far.
+        state: of conditionals that are computed step by step.
     """
-    groups = 1 + moves if suffix == "independent" else 1
-    groups += 0 if categories is None else 1
-    tail = (max(q.cardinalities),) if suffix == "gumbel" else ()
-    return (groups, n, *q.batch_shape, len(q.cardinalities), *tail)
 
+    def __init__(
+        self,
+        q: Factors,
+        noise: Float[Tensor, "groups n *batch_d"],
+        x: Int64[Tensor, "n *batch d"] | None,
+        suffix: Suffix,
+    ) -> None:
+        self.q = q.ordered
+        self.validate = q.validate
+        self.noise = noise
+        self.x = x
+        self.suffix = suffix
+        self.device = noise.device
+        self.shape = (noise.shape[1], *q.batch_shape)
+        self.state: Any = None
+        self.points: Tensor
 
-def all_interventions(
-    q: Ordered,
-    noise: Tensor,
-    x: Int64[Tensor, "n *batch d"] | None = None,
-    suffix: Suffix = "independent",
-    categories: int | None = None,
-    validate: bool = True,
-) -> Interventions:
-    """Make all interventions on all variables, block by block.
+    def of_all(self, categories: int | None) -> Interventions:
+        """Intervene on all variables.
 
-    A group of rows is the n draws under one move; group 0 is the base. At each block, the base and
-    the groups whose variable is an ancestor draw the block again, and the other groups copy the
-    base. Then each variable of the block starts new groups, which have copied the base so far.
-    """
-    n, batch = noise.shape[1], q.batch_shape
-    counts = alternatives_per_variable(q, categories)
-    shape = (1 + sum(counts), n, *batch, len(counts))
-    points = torch.zeros(shape, dtype=torch.int64, device=noise.device)
-    moved_variables: list[int] = []
-    category: list[Tensor] = []
-    weight: list[Tensor] = []
-    state = q.start(points.shape[1:-1]) if q.incremental else None
-    previous = None
-    for block, variables in enumerate(q.blocks):
-        index = as_index(variables)
-        active = [0] + [
-            g for g, variable in enumerate(moved_variables, 1) if variable in q.ancestors[block]
-        ]
-        started = 1 + len(moved_variables)
-        all_active = len(active) == started
-        groups = points[:started] if all_active else points[integers(active, points.device)]
-        rows = groups.flatten(0, 1)
-        raw, state = q.next_logits(block, rows, state, previous)
-        log_probs = q.block_log_probs(raw, block, rows.shape[:-1], validate)
-        log_probs = log_probs.unflatten(0, (len(active), n))
-        drawn = _drawn(
-            log_probs, noise, active, index, suffix, None if x is None else x[..., index]
-        )
-        points = _writable(points, drawn)
-        points[..., index] = drawn[0]
-        if all_active:
-            points[:started, ..., index] = drawn
-        elif len(active) > 1:
-            block_points = points[..., index]
-            block_points[integers(active, points.device)] = drawn
-            points[..., index] = block_points
-        for position, variable in enumerate(variables):
-            if counts[variable] == 0:
-                continue
-            conditional = log_probs[0, ..., position, : q.cardinalities[variable]]
-            u = noise[-1, ..., variable, 0] if suffix == "gumbel" else noise[-1, ..., variable]
-            alternative, alternative_weight = _alternative_categories(
-                conditional, drawn[0, ..., position], categories, u
-            )
-            points[started : started + counts[variable], ..., variable] = alternative
-            started += counts[variable]
-            moved_variables += [variable] * counts[variable]
-            category.append(alternative)
-            weight.append(alternative_weight)
-        if q.incremental:
-            kept = torch.arange(len(rows), device=noise.device)
-            copies = torch.arange(n, device=noise.device).repeat(counts[variables[0]])
-            state = q.select_rows(state, torch.cat([kept, copies]))
-            previous = points[:started, ..., variables[0]].flatten(0, 1)
-    moves = integers(moved_variables, noise.device).view(-1, *[1] * (1 + len(batch)))
-    no_moves = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
-    return Interventions(
-        points[0],
-        points[1:],
-        moves.expand(-1, n, *batch),
-        torch.cat([no_moves.long(), *category]),
-        torch.cat([no_moves, *weight]),
-    )
+        At each block, the base and the groups whose variable is an ancestor draw the block again,
+        and the other groups copy the base. Then each variable of the block starts new groups, which
+        have copied the base so far.
+        """
+        q, n = self.q, self.shape[0]
+        counts = alternatives_per_variable(q, categories)
+        self._begin(sum(counts))
+        category = [torch.zeros((0, *self.shape), dtype=torch.int64, device=self.device)]
+        weight = [self.noise.new_zeros((0, *self.shape))]
+        variable: list[int] = []
+        for block, variables in enumerate(q.blocks):
+            index, started = as_index(variables), 1 + len(variable)
+            active = [0, *(g for g, i in enumerate(variable, 1) if i in q.ancestors[block])]
+            all_active = len(active) == started
+            groups = slice(0, started) if all_active else integers(active, self.device)
+            log_probs, drawn = self._draw(block, groups)
+            points = self.points[..., index]
+            points[:] = drawn[0]
+            points[groups] = drawn
+            self.points[..., index] = points
+            for position, i in enumerate(variables):
+                if counts[i] == 0:
+                    continue
+                u = self.noise[-1, ..., i, 0] if self.suffix == "gumbel" else self.noise[-1, ..., i]
+                log_prob = log_probs[0, ..., position, : q.cardinalities[i]]
+                alternatives = _alternative_categories(
+                    log_prob, drawn[0, ..., position], categories, u
+                )
+                self.points[started : started + counts[i], ..., i] = alternatives[0]
+                started += counts[i]
+                variable += [i] * counts[i]
+                category.append(alternatives[0])
+                weight.append(alternatives[1])
+            if q.incremental:
+                rows = torch.arange(len(active) * n, device=self.device)
+                copies = torch.arange(n, device=self.device).repeat(counts[variables[0]])
+                self.state = q.select_rows(self.state, torch.cat([rows, copies]))
+        moved = integers(variable, self.device).view(-1, *[1] * len(self.shape))
+        return self._made(moved.expand(-1, *self.shape), torch.cat(category), torch.cat(weight))
 
+    def of_chosen(self, chosen: Int64[Tensor, "n *batch m"]) -> Interventions:
+        """Intervene on the ``chosen`` variables of each draw and batch element.
 
-def chosen_interventions(
-    q: Ordered,
-    noise: Tensor,
-    chosen: Int64[Tensor, "n *batch m"],
-    x: Int64[Tensor, "n *batch d"] | None = None,
-    suffix: Suffix = "independent",
-    validate: bool = True,
-) -> Interventions:
-    """Make all interventions on the ``chosen`` variables of each draw and batch element.
+        Every row passes through all blocks: it copies the base up to its variable, and draws the
+        descendants again.
+        """
+        q, k, m = self.q, max(self.q.cardinalities), chosen.shape[-1]
+        variable = chosen.movedim(-1, 0).repeat_interleave(k - 1, 0)
+        offset = torch.arange(1, k, device=self.device).repeat(m).view(-1, *[1] * len(self.shape))
+        d = len(q.cardinalities)
+        is_ancestor = torch.zeros(d, d, dtype=torch.bool, device=self.device)
+        for block, variables in enumerate(q.blocks):
+            for i in variables:
+                is_ancestor[i, integers(sorted(q.ancestors[block]), self.device)] = True
+        self._begin(len(variable))
+        category = torch.zeros_like(variable)
+        for block, variables in enumerate(q.blocks):
+            log_probs, drawn = self._draw(block, slice(None))
+            for position, i in enumerate(variables):
+                base = drawn[0, ..., position]
+                alternative = _or_current_if_impossible(
+                    (base + offset) % q.cardinalities[i], base, log_probs[0, ..., position, :]
+                )
+                is_moved = variable == i
+                descendant = torch.where(is_ancestor[i][variable], drawn[1:, ..., position], base)
+                self.points[0, ..., i] = base
+                self.points[1:, ..., i] = torch.where(is_moved, alternative, descendant)
+                category = torch.where(is_moved, alternative, category)
+        weight = torch.ones_like(category, dtype=torch.promote_types(q.real, torch.float32))
+        return self._made(variable, category, weight)
 
-    Every row passes through all blocks: it copies the base up to its variable, and draws the
-    descendants again.
-    """
-    n, m, k = chosen.shape[0], chosen.shape[-1], max(q.cardinalities)
-    device = noise.device
-    groups = m * (k - 1)
-    variable = chosen.movedim(-1, 0).repeat_interleave(k - 1, 0)
-    offset = torch.arange(1, k, device=device).repeat(m).view(-1, *[1] * (chosen.dim() - 1))
-    sizes = integers(q.cardinalities, device)
-    is_ancestor = torch.zeros(len(sizes), len(sizes), dtype=torch.bool, device=device)
-    for block, variables in enumerate(q.blocks):
-        for i in variables:
-            is_ancestor[i, integers(sorted(q.ancestors[block]), device)] = True
-    points = torch.zeros(
-        (1 + groups, n, *q.batch_shape, len(sizes)), dtype=torch.int64, device=device
-    )
-    category = torch.zeros_like(variable)
-    lead = points.flatten(0, 1).shape[:-1]
-    state = q.start(lead) if q.incremental else None
-    previous = None
-    all_groups = list(range(1 + groups))
-    for block, variables in enumerate(q.blocks):
-        index = as_index(variables)
-        raw, state = q.next_logits(block, points.flatten(0, 1), state, previous)
-        log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (1 + groups, n))
-        drawn = _drawn(
-            log_probs, noise, all_groups, index, suffix, None if x is None else x[..., index]
-        )
-        points = _writable(points, drawn)
-        for position, i in enumerate(variables):
-            base = drawn[0, ..., position]
-            alternative = _or_current_if_impossible(
-                (base + offset) % sizes[i], base, log_probs[0, ..., position, :]
-            )
-            is_moved = variable == i
-            descendant = torch.where(is_ancestor[i][variable], drawn[1:, ..., position], base)
-            points[0, ..., i] = base
-            points[1:, ..., i] = torch.where(is_moved, alternative, descendant)
-            category = torch.where(is_moved, alternative, category)
-        previous = points[..., variables[0]].flatten(0, 1)
-    weight = torch.ones(
-        category.shape, dtype=torch.promote_types(q.real, torch.float32), device=device
-    )
-    return Interventions(points[0], points[1:], variable, category, weight)
+    def _begin(self, moves: int) -> None:
+        shape = (1 + moves, *self.shape, len(self.q.cardinalities))
+        self.points = torch.zeros(shape, dtype=torch.int64, device=self.device)
 
+    def _made(self, variable: Tensor, category: Tensor, weight: Tensor) -> Interventions:
+        return Interventions(self.points[0], self.points[1:], variable, category, weight)
 
-def _writable(
-    points: Int64[Tensor, "groups n *batch d"], drawn: Int64[Tensor, "active n *batch m"]
-) -> Int64[Tensor, "groups n *batch d"]:
-    """Return the points such that ``drawn`` may be written into them.
+    def _draw(self, block: int, groups: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of a block in some groups, and values drawn from them.
 
-    In ``torch.func.vmap`` a tensor that was made here is not mapped, and what is mapped cannot be
-    written into it. Adding zeros that are mapped makes it so.
-    """
-    return points + torch.zeros_like(drawn[:1, ..., :1]) if inside_functorch() else points
-
-
-def _drawn(
-    log_probs: Float[Tensor, "active n *batch m k"],
-    noise: Tensor,
-    active: list[int],
-    index: slice | list[int],
-    suffix: Suffix,
-    x: Int64[Tensor, "n *batch m"] | None,
-) -> Int64[Tensor, "active n *batch m"]:
-    """Draw the block's values in every active group; those of group 0 are ``x`` if it is given."""
-    if suffix == "gumbel":
-        drawn = (log_probs + gumbels(noise[:1, ..., index, : log_probs.shape[-1]])).argmax(-1)
-    elif suffix == "independent":
-        u = noise[..., index]
-        u = u if len(active) == len(noise) else u[integers(active, noise.device)]
-        drawn = inverse_cdf(log_probs.exp(), u)
-    else:
-        u = noise[:1, ..., index]
-        if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
-            p = log_probs[0].exp()
-            low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, x.unsqueeze(-1)).squeeze(-1)
-            u = (low + u[0] * p.gather(-1, x.unsqueeze(-1)).squeeze(-1)).unsqueeze(0)
-        drawn = inverse_cdf(log_probs.exp(), u)
-    return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
+        The values of group 0 are those of x if that is given.
+        """
+        q, x = self.q, self.x
+        index = as_index(q.blocks[block])
+        rows = self.points[groups].flatten(0, 1)
+        previous = rows[..., q.blocks[block - 1][0]] if block > 0 else None
+        if block == 0 and q.incremental:
+            self.state = q.start(rows.shape[:-1])
+        raw, self.state = q.next_logits(block, rows, self.state, previous)
+        log_probs = q.block_log_probs(raw, block, rows.shape[:-1], self.validate)
+        log_probs = log_probs.unflatten(0, (-1, self.shape[0]))
+        if self.suffix == "gumbel":
+            noise = self.noise[:1, ..., index, : log_probs.shape[-1]]
+            drawn = (log_probs + gumbels(noise)).argmax(-1)
+        elif self.suffix == "independent":
+            drawn = inverse_cdf(log_probs.exp(), self.noise[groups][..., index])
+        else:
+            u = self.noise[:1, ..., index]
+            if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
+                p, place = log_probs[0].exp(), x[..., index].unsqueeze(-1)
+                low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, place).squeeze(-1)
+                u = (low + u[0] * p.gather(-1, place).squeeze(-1)).unsqueeze(0)
+            drawn = inverse_cdf(log_probs.exp(), u)
+        if x is not None:
+            drawn = torch.cat([x[..., index].unsqueeze(0), drawn[1:]])
+        # In torch.func.vmap a tensor that was made here is not mapped, and what is mapped cannot be
+        # written into it. Adding zeros that are mapped makes it so.
+        if inside_functorch():
+            self.points = self.points + torch.zeros_like(drawn[:1, ..., :1])
+        return log_probs, drawn
 
 
 def _alternative_categories(
