@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound=RelaxableFactors)
+Points = Float[Tensor, "n *batch_event"]
+Table = Float[Tensor, "#n *batch d k"]
+
+SMALL = 2**13  # numbers that one kernel makes faster than a loop that keeps them in the caches
 
 
 class Through(Estimator[R]):
@@ -47,7 +51,7 @@ class Through(Estimator[R]):
     unbiased = False
     differentiates_f = True
 
-    def points(self, q: R, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: R, draw: Randomness) -> Points:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         raise NotImplementedError
 
@@ -59,15 +63,14 @@ class Through(Estimator[R]):
 class ThroughDraws(Through[R]):
     """The mean of f at draws of q. A subclass defines :meth:`mean` or :meth:`points`."""
 
-    samples: int = 1
     _: KW_ONLY
     sampling: Sampling = "independent"
 
-    def points(self, q: R, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: R, draw: Randomness) -> Points:
         x = draw.points(self.samples, self.sampling)
         return q.through(x, q.to_point(self.mean(q, x, draw)))
 
-    def mean(self, q: R, x: Tensor, draw: Randomness) -> Float[Tensor, "#n *batch d k"]:
+    def mean(self, q: R, x: Tensor, draw: Randomness) -> Table:
         """Return what is differentiated in place of the draws x, a number per category."""
         raise NotImplementedError
 
@@ -99,7 +102,7 @@ class StraightThrough(ThroughDraws[RelaxableFactors]):
 
     reference = "Bengio et al. 2013"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         return q.through(draw.points(self.samples, self.sampling), q.mean_point)
 
 
@@ -136,15 +139,13 @@ class DARN(ThroughDraws[Bits]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
     order: Annotated[int, Range(1, 2)] = 2
-    sampling: Sampling = "independent"
 
     instead = "ReinMax, which is the same for categories"
     reference = "Gregor et al. 2014"
 
-    def points(self, q: Bits, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: Bits, draw: Randomness) -> Points:
         x = draw.points(self.samples, self.sampling)
         return q.weighted(x, 0.0, 1.0) if self.order == 1 else q.weighted(x, 0.5, 0.5)
 
@@ -182,21 +183,17 @@ class ReinMax(ThroughDraws[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
     temperature: Temperature = 1.0
-    sampling: Sampling = "independent"
 
     reference = "Liu et al. 2023"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(self.temperature, Tensor) and self.temperature == 1:
             return q.weighted(draw.points(self.samples, self.sampling), 0.5, 0.5)
         return super().points(q, draw)
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         tempered = (q.log_probs.detach() / self.temperature).softmax(-1)
         change = times_jacobian(tempered, q.logits) - times_jacobian(q.p, q.logits)
         return reinmax_mean(q, x, tempered) + change / 2
@@ -212,6 +209,18 @@ def reinmax_mean(
     drawn = q.drawn(x)
     change = tempered / 2 * (q.logits - (drawn * q.logits).sum(-1, keepdim=True))
     return change - drawn * change.sum(-1, keepdim=True)
+
+
+class GivenDraws(ThroughDraws[RelaxableFactors]):
+    """The derivative of relaxed draws, averaged over M vectors of noise that give the same draw."""
+
+    _: KW_ONLY
+    noise_samples: Count = 10
+    temperature: Temperature = 1.0
+
+    def softened(self, q: RelaxableFactors, scores: Tensor) -> Tensor:
+        """Return the softmax of constant scores, with the derivative of logits that are scores."""
+        return ((scores + (q.logits - q.logits.detach())) / self.temperature).softmax(-1)
 
 
 class GumbelSoftmax(Through[RelaxableFactors]):
@@ -253,7 +262,6 @@ class GumbelSoftmax(Through[RelaxableFactors]):
     torch.Size([2])
     """
 
-    samples: int = 1
     _: KW_ONLY
     temperature: Temperatures = 1.0
     hard: bool = False
@@ -262,7 +270,7 @@ class GumbelSoftmax(Through[RelaxableFactors]):
     twice = True  # those of the relaxation
     reference = "Jang et al. 2017; Maddison et al. 2017"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         """Return relaxed draws or, with ``hard``, draws with their derivative."""
         is_bits = isinstance(q, Bits)
         shape = (*q.batch_shape, q.d) if is_bits else (*q.batch_shape, q.d, q.k)
@@ -320,7 +328,7 @@ class GumbelSoftmax(Through[RelaxableFactors]):
         return discrete + (relaxed - constant)
 
 
-class GumbelRao(ThroughDraws[RelaxableFactors]):
+class GumbelRao(GivenDraws):
     r"""Straight-through Gumbel-Softmax, averaged over the noise that gives the same draw.
 
     .. math::
@@ -353,17 +361,9 @@ class GumbelRao(ThroughDraws[RelaxableFactors]):
     (tensor(True), tensor(0.))
     """
 
-    samples: int = 1
-    _: KW_ONLY
-    noise_samples: Count = 10
-    temperature: Temperature = 1.0
-    sampling: Sampling = "independent"
-
     reference = "Paulus et al. 2021"
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         index, logits = q.index(x), q.logits
         if q.k == 2 and not is_learned(self.temperature):
             odds = logits[..., 1] - logits[..., 0]
@@ -373,7 +373,7 @@ class GumbelRao(ThroughDraws[RelaxableFactors]):
             return torch.stack([-rise, rise], -1)
         u = draw.uniform(self.noise_samples, *index.shape, q.k, batch_from=2)
         z = gumbels_given_argmax(q.log_probs, index, u)
-        return ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
+        return self.softened(q, z).mean(0)
 
     def _rise(
         self, q: RelaxableFactors, index: Int64[Tensor, "n *batch d"], draw: Randomness
@@ -386,38 +386,30 @@ class GumbelRao(ThroughDraws[RelaxableFactors]):
         :math:`t = (1 + e_o / (p_o e_j))^{-1/\tau}`, and the derivative is
         :math:`t / (\tau (1 + t)^2)`.
         """
-        repeats = self.noise_samples
         second_is_drawn = index.bool()
         other = torch.where(second_is_drawn, q.p[..., 0], q.p[..., 1])
+        repeats, n, numbers = self.noise_samples, len(index), index.numel() * q.k
+        is_eager = not (torch.compiler.is_compiling() or inside_functorch())
+        parts = [(slice(0, repeats), slice(0, n))]
+        if is_eager and index.device.type == "cpu" and repeats * numbers > SMALL:
+            # Few at a time, so that they stay in the caches; in the order of memory, so that the
+            # uniforms are those of one large call.
+            step = max(1, 2**17 * n // numbers)
+            parts = [
+                (slice(row, row + 1), slice(start, min(start + step, n)))
+                for row in range(repeats)
+                for start in range(0, n, step)
+            ]
         totals: dict[int, Tensor] = {}
-        shape = (repeats, *index.shape, q.k)
-        for which, draws in _parts(repeats, index, q.k):
-            drawn = second_is_drawn[draws]
-            u = draw.part_of_uniform(shape, which, draws)
-            exponential = -positive(u).log()
-            first, second = exponential[..., 0], exponential[..., 1]
-            ratio = torch.where(drawn, first / second, second / first) / other[draws] + 1
+        for which, draws in parts:
+            u = draw.part_of_uniform((repeats, *index.shape, q.k), which, draws)
+            first, second = (-positive(u).log()).unbind(-1)
+            ratio = torch.where(second_is_drawn[draws], first / second, second / first)
+            ratio = ratio / other[draws] + 1
             t = 1 / ratio if self.temperature == 1 else ratio.pow(-1 / self.temperature)
             total = (t / (1 + t).square()).sum(0)
-            start = draws.start
-            totals[start] = totals[start] + total if start in totals else total
+            totals[draws.start] = totals.get(draws.start, 0.0) + total
         return torch.cat(list(totals.values())) / (repeats * self.temperature)
-
-
-def _parts(repeats: int, index: Tensor, k: int) -> list[tuple[slice, slice]]:
-    """Return slices of repeats and draws: on a CPU few at a time, so that they stay in its caches.
-
-    They are in the order of memory, so that the uniforms are those of one large call.
-    """
-    n = len(index)
-    if index.device.type != "cpu" or torch.compiler.is_compiling() or inside_functorch():
-        return [(slice(0, repeats), slice(0, n))]
-    step = max(1, 2**17 * n // max(1, index.numel() * k))
-    return [
-        (slice(row, row + 1), slice(start, min(start + step, n)))
-        for row in range(repeats)
-        for start in range(0, n, step)
-    ]
 
 
 def is_learned(temperature: float | Tensor) -> bool:
@@ -425,7 +417,7 @@ def is_learned(temperature: float | Tensor) -> bool:
     return isinstance(temperature, Tensor) and temperature.requires_grad
 
 
-class ReinMaxRao(ThroughDraws[RelaxableFactors]):
+class ReinMaxRao(GivenDraws):
     r"""ReinMax, with the derivative at the midpoint averaged as in Gumbel-Rao.
 
     .. math::
@@ -459,22 +451,13 @@ class ReinMaxRao(ThroughDraws[RelaxableFactors]):
     (tensor(True), tensor(0.))
     """
 
-    samples: int = 1
-    _: KW_ONLY
-    noise_samples: Count = 10
-    temperature: Temperature = 1.0
-    sampling: Sampling = "independent"
-
     reference = "Wang & Bui 2026"
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
-        index, logits = q.index(x), q.logits
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
+        index = q.index(x)
         u = draw.uniform(self.noise_samples, *index.shape, q.k, batch_from=2)
         z = gumbels_given_argmax(_log_midpoint(q, index), index, u)
-        soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        return 2 * soft - times_jacobian(q.p, logits) / 2
+        return 2 * self.softened(q, z).mean(0) - times_jacobian(q.p, q.logits) / 2
 
 
 def _log_midpoint(q: Factors, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
@@ -482,7 +465,7 @@ def _log_midpoint(q: Factors, index: Int64[Tensor, "n *batch d"]) -> Float[Tenso
     return ((q.is_drawn(index) + q.log_conditionals(index).detach().exp()) / 2).log()
 
 
-class ReinMaxCV(ThroughDraws[RelaxableFactors]):
+class ReinMaxCV(GivenDraws):
     r"""ReinMax, plus a control variate: Gumbel-Rao minus Gumbel-Softmax at the midpoint.
 
     .. math::
@@ -519,27 +502,18 @@ class ReinMaxCV(ThroughDraws[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
-    noise_samples: Count = 10
-    temperature: Temperature = 1.0
     control_weight: float = 0.5
-    sampling: Sampling = "independent"
 
     reference = "Wang & Bui 2026"
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
-        index, logits = q.index(x), q.logits
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
+        index = q.index(x)
         u = draw.uniform(1 + self.noise_samples, *index.shape, q.k, batch_from=2)
         centre = _log_midpoint(q, index)
-        h = gumbels_given_argmax(q.log_probs, index, u[0]) - logits.detach()
-        z = gumbels_given_argmax(centre, index, u[1:])
-        change = logits - logits.detach()
-        rao = ((z + change) / self.temperature).softmax(-1).mean(0)
-        drawn = torch.where(q.possible, centre, 0.0) + h + change
-        drawn = (drawn / self.temperature).softmax(-1)
+        h = gumbels_given_argmax(q.log_probs, index, u[0]) - q.logits.detach()
+        rao = self.softened(q, gumbels_given_argmax(centre, index, u[1:])).mean(0)
+        drawn = self.softened(q, torch.where(q.possible, centre, 0.0) + h)
         return reinmax_mean(q, x, q.p) + self.control_weight * (rao - drawn)
 
 
@@ -577,23 +551,19 @@ class GappedStraightThrough(ThroughDraws[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
     temperature: Temperature = 1.0
     gap: Annotated[float, Range(0)] | None = 1.0
-    sampling: Sampling = "independent"
 
     reference = "Fan et al. 2022"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(q, Bits) or is_learned(self.temperature):
             return super().points(q, draw)
         x = draw.points(self.samples, self.sampling)
         return q.with_weights(x, self._weight(q, q.flat(x).to(q.real)))
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         drawn = q.is_drawn(q.index(x))
         logits = q.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
@@ -660,15 +630,13 @@ class DecoupledStraightThrough(ThroughDraws[RelaxableFactors]):
     (tensor(True), tensor(0.))
     """
 
-    samples: int = 1
     _: KW_ONLY
     forward_temperature: Temperature = 1.0
     backward_temperature: Temperature = 1.0
-    sampling: Sampling = "independent"
 
     reference = "Shah et al. 2024"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         log_forward = (q.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         x = draw.points(self.samples, self.sampling, probs=log_forward.exp())
         index = q.index(x)
@@ -714,23 +682,19 @@ class MinimumVarianceStraightThrough(ThroughDraws[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
     bias_weight: Annotated[float, Range(0)] = 100.0
-    sampling: Sampling = "independent"
 
     reference = "Hooper & Shekhovtsov 2026"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(q, Bits):
             return super().points(q, draw)
         x = draw.points(self.samples, self.sampling)
         zero, one = self._weights(q.p0, q.p1)
         return q.with_weights(x, zero + q.flat(x).to(q.real) * (one - zero))
 
-    def mean(
-        self, q: RelaxableFactors, x: Tensor, draw: Randomness
-    ) -> Float[Tensor, "#n *batch d k"]:
+    def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         p, drawn = q.p, q.is_drawn(q.index(x))
         slope = times_jacobian(p, q.logits)
         multiplier = self._multiplier(p, slope)
@@ -841,14 +805,13 @@ class ReDGE(Through[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    samples: int = 1
     _: KW_ONLY
     steps: Count = 4
     last_time: Annotated[float, Range(0, 1, above=True)] = 0.5
 
     reference = "Gourevitch et al. 2026"
 
-    def points(self, q: RelaxableFactors, draw: Randomness) -> Float[Tensor, "n *batch_event"]:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         u = draw.uniform(2, self.samples, *q.batch_shape, q.d, q.k, batch_from=2)
         soft = self._denoised(q, u[0])
         index = (soft.detach().log() + gumbels(u[1])).argmax(-1)
