@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..core.categories import IMPOSSIBLE, gumbels_given_argmax
-from ..core.checks import call_network, check_module_device, check_temperature
+from ..core.checks import call_network, check_temperature
 from ..core.estimator import Estimate, Estimator, Learner
 from ..core.evaluator import NOT_DIFFERENTIABLE, Evaluator, derivatives
 from ..core.factors import Bits, RelaxableFactors
@@ -65,7 +65,6 @@ class MuProp(Estimator[RelaxableFactors]):
     differentiates_f = True
     many_outputs = False
     why_one_output = "it needs the slopes of every output"
-    reference = "Gu et al. 2016"
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples + 1
@@ -121,7 +120,6 @@ class DoubleCV(Learner[RelaxableFactors]):
     why_one_output = ONE_CONTROL
     least_samples = 2
     too_few = "One draw has no others to leave out: use MuProp."
-    reference = "Titsias & Shi 2022"
 
     def __init__(self, samples: int = 2, *, alpha: float = 0.0) -> None:
         super().__init__()
@@ -130,7 +128,6 @@ class DoubleCV(Learner[RelaxableFactors]):
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         x = draw.points(self.samples)
         fx, slope = f.slope(x)
         slope = q.by_category(slope)
@@ -190,7 +187,6 @@ class RODEO(Learner[Bits]):
     instead = "DoubleCV (with one-hot points) or RLOO"
     least_samples = 2
     too_few = "One draw has no others to leave out: use MuProp."
-    reference = "Shi et al. 2022"
 
     def __init__(
         self,
@@ -208,7 +204,6 @@ class RODEO(Learner[Bits]):
         self.beta = nn.Parameter(torch.tensor(float(beta)))
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         x = draw.points(self.samples)
         fx, slope = f.slope(x)
         bits = q.flat(x).to(q.real)
@@ -347,7 +342,6 @@ class REBAR(Learner[RelaxableFactors]):
     differentiates_f = True
     many_outputs = False
     why_one_output = ONE_CONTROL
-    reference = "Tucker et al. 2017"
 
     def __init__(self, samples: int = 1, *, eta: float = 1.0, temperature: Positive = 0.5) -> None:
         super().__init__()
@@ -361,7 +355,6 @@ class REBAR(Learner[RelaxableFactors]):
         return 2 * self.samples
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         draws = RelaxedDraws.of(f, q, draw, self.samples)
         value = draws.fx.mean(0)
         if not torch.is_grad_enabled():
@@ -452,10 +445,8 @@ class RELAX(Learner[RelaxableFactors]):
 
     many_outputs = False
     why_one_output = ONE_CONTROL
-    reference = "Grathwohl et al. 2018"
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         draws = RelaxedDraws.of(f, q, draw, self.samples)
         if self.network is None:
             signal = draws.fx.detach().to(q.real)[..., None, None]

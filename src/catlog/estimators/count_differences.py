@@ -60,8 +60,6 @@ class CountDifferences(Estimator[Counts]):
     _: KW_ONLY
     chunk_size: Count | None = None
 
-    reference = "Cong et al. 2019"
-
     def estimate(self, f: Evaluator, q: Counts, draw: Randomness) -> Estimate:
         x = draw.given_points(self.samples, checked=False)
         if x is None:

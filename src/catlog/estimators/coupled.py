@@ -59,7 +59,6 @@ class ARM(Estimator[Bits]):
     samples: int = 1
 
     instead = "ARSM"
-    reference = "Yin & Zhou 2019"
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
         u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
@@ -103,7 +102,6 @@ class DisARM(Estimator[Bits]):
     samples: int = 1
 
     instead = "DisARMTree"
-    reference = "Dong et al. 2020; Yin et al. 2020"
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
         u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
@@ -152,7 +150,6 @@ class ARMS(Estimator[Bits]):
     instead = "CARMS"
     least_samples = 2
     too_few = "One draw has no others to compare with: use Reinforce."
-    reference = "Dimitriev & Zhou 2021a"
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
         u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
@@ -238,7 +235,6 @@ class CARMS(Estimator[IndependentFactors]):
 
     least_samples = 2
     too_few = "One draw has no others to compare with: use Reinforce."
-    reference = "Dimitriev & Zhou 2021b"
 
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
         n = self.samples
@@ -337,8 +333,6 @@ class ARSM(Estimator[IndependentFactors]):
 
     samples: int = 1
 
-    reference = "Yin et al. 2019"
-
     def evaluations(self, q: Distribution) -> int:
         k = view(q, 0, self.accepts, "ARSM").k
         return self.samples * (1 + k * (k - 1) // 2)
@@ -431,8 +425,6 @@ class DisARMTree(Estimator[IndependentFactors]):
     samples: int = 1
     _: KW_ONLY
     tree: Literal["balanced", "stick"] = "balanced"
-
-    reference = "Dong et al. 2021"
 
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
         u = draw.uniform(self.samples, *q.batch_shape, q.d, q.k - 1, batch_from=1, closed=True)

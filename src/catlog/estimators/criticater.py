@@ -72,7 +72,6 @@ class CritiCateR(Estimator[Factors]):
 
     least_samples = 2
     too_few = "The critic is fitted to the other draws."
-    reference = "this library; Cheng et al. 2019"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)

@@ -82,8 +82,6 @@ class IndeCateR(Estimator[IndependentFactors]):
     control: Literal["taylor", "none"] = "taylor"
     chunk_size: Count | None = None
 
-    reference = "De Smet et al. 2023"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variables is not None and self.per_variable:

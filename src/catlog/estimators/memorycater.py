@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..core.categories import integers
-from ..core.checks import check_count, check_module_device
+from ..core.checks import check_count
 from ..core.estimator import Estimate, Learner
 from ..core.evaluator import Evaluator
 from ..core.factors import IndependentFactors
@@ -102,7 +102,6 @@ class MemoryCateR(Learner[IndependentFactors]):
     why_one_output = "it remembers one value per point"
     least_samples = 2
     too_few = "One draw has no others to leave out."
-    reference = "this library"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +120,6 @@ class MemoryCateR(Learner[IndependentFactors]):
         self.excess = nn.Buffer(torch.zeros(2, dtype=torch.float64))
 
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         self._check(q)
         x = draw.points(self.samples)
         fx = f(x)

@@ -79,7 +79,6 @@ class IMLE(Estimator[RelaxableFactors]):
     differentiates_f = True
     many_outputs = False
     why_one_output = "its perturbed point depends on the slope of one output"
-    reference = "Niepert et al. 2021"
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -134,7 +133,6 @@ class DirectOptimisation(Estimator[IndependentFactors]):
     unbiased = False
     many_outputs = False
     why_one_output = "its perturbed point depends on f's values"
-    reference = "Lorberbom et al. 2019"
 
     def __post_init__(self) -> None:
         super().__post_init__()

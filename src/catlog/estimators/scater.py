@@ -73,8 +73,6 @@ class SCateR(Estimator[Factors]):
     categories: Count | None = None
     chunk_size: Count | None = None
 
-    reference = "De Smet et al. 2023"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variables is not None and self.categories is not None:
@@ -189,8 +187,6 @@ class RAM(Estimator[Factors]):
     _: KW_ONLY
     chunk_size: Count | None = None
 
-    reference = "Tokui & Sato 2017"
-
     def evaluations(self, q: Distribution) -> int:
         return SCateR(self.samples).evaluations(q)
 
@@ -228,8 +224,6 @@ class LEG(Estimator[Factors]):
     samples: int = 1
     _: KW_ONLY
     chunk_size: Count | None = None
-
-    reference = "Titsias & Lázaro-Gredilla 2015"
 
     def evaluations(self, q: Distribution) -> int:
         factors = view(q, 0, self.accepts, "LEG")

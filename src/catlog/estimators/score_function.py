@@ -75,7 +75,6 @@ class Reinforce(Estimator[Factors]):
     baseline: float | Callable[[Tensor], Tensor] = 0.0
 
     twice = True
-    reference = "Williams 1992"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -121,7 +120,6 @@ class RLOO(Estimator[Factors]):
     twice = True
     least_samples = 2
     too_few = "One draw has no others to leave out: use Reinforce."
-    reference = "Salimans & Knowles 2014; Kool et al. 2019"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -168,7 +166,6 @@ class BBVI(Estimator[Factors]):
 
     least_samples = 2
     too_few = "One draw has no others to leave out: use Reinforce."
-    reference = "Ranganath et al. 2014"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -234,7 +231,6 @@ class VIMCO(Estimator[Factors]):
     why_one_output = "its bound is not linear in f"
     least_samples = 2
     too_few = "The bound of one draw is E[f]: use Reinforce."
-    reference = "Mnih & Rezende 2016"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -293,7 +289,6 @@ class NVIL(Learner[Factors]):
 
     many_outputs = False
     why_one_output = "it learns one baseline of f"
-    reference = "Mnih & Gregor 2014"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,7 +301,6 @@ class NVIL(Learner[Factors]):
         draw: Randomness,
         context: Float[Tensor, "*batch features"] | None = None,
     ) -> Estimate:
-        check_module_device(self, q.device)
         x = draw.points(self.samples)
         fx = f(x)
         log_probs, score = q.score(q.index(x))

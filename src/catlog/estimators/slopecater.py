@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ..core.categories import centred, inverse_cdf, one_hots, times_jacobian
-from ..core.checks import check_flag, check_module_device
+from ..core.checks import check_flag
 from ..core.estimator import Estimate, Learner
 from ..core.evaluator import Evaluator
 from ..core.factors import RelaxableFactors
@@ -128,7 +128,6 @@ class SlopeCateR(Learner[RelaxableFactors]):
     fits: Count | None = None
 
     differentiates_f = True
-    reference = "this library; Liu et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +175,6 @@ class SlopeCateR(Learner[RelaxableFactors]):
         return size.repeat(*[1] * len(fits), ceil(d / entries))[..., :d]
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         x = draw.points(self.samples, self.sampling)
         calls = self._calls_to_correct(x, draw)
         if calls == 0:

@@ -100,8 +100,6 @@ class StraightThrough(ThroughDraws[RelaxableFactors]):
     tensor([1., 0.])
     """
 
-    reference = "Bengio et al. 2013"
-
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         return q.through(draw.points(self.samples, self.sampling), q.mean_point)
 
@@ -143,7 +141,6 @@ class DARN(ThroughDraws[Bits]):
     order: Annotated[int, Range(1, 2)] = 2
 
     instead = "ReinMax, which is the same for categories"
-    reference = "Gregor et al. 2014"
 
     def points(self, q: Bits, draw: Randomness) -> Points:
         x = draw.points(self.samples, self.sampling)
@@ -185,8 +182,6 @@ class ReinMax(ThroughDraws[RelaxableFactors]):
 
     _: KW_ONLY
     temperature: Temperature = 1.0
-
-    reference = "Liu et al. 2023"
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(self.temperature, Tensor) and self.temperature == 1:
@@ -268,7 +263,6 @@ class GumbelSoftmax(Through[RelaxableFactors]):
     sampling: Sampling = "independent"
 
     twice = True  # those of the relaxation
-    reference = "Jang et al. 2017; Maddison et al. 2017"
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         """Return relaxed draws or, with ``hard``, draws with their derivative."""
@@ -361,8 +355,6 @@ class GumbelRao(GivenDraws):
     (tensor(True), tensor(0.))
     """
 
-    reference = "Paulus et al. 2021"
-
     def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         index, logits = q.index(x), q.logits
         if q.k == 2 and not is_learned(self.temperature):
@@ -451,8 +443,6 @@ class ReinMaxRao(GivenDraws):
     (tensor(True), tensor(0.))
     """
 
-    reference = "Wang & Bui 2026"
-
     def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         index = q.index(x)
         u = draw.uniform(self.noise_samples, *index.shape, q.k, batch_from=2)
@@ -505,8 +495,6 @@ class ReinMaxCV(GivenDraws):
     _: KW_ONLY
     control_weight: float = 0.5
 
-    reference = "Wang & Bui 2026"
-
     def mean(self, q: RelaxableFactors, x: Tensor, draw: Randomness) -> Table:
         index = q.index(x)
         u = draw.uniform(1 + self.noise_samples, *index.shape, q.k, batch_from=2)
@@ -554,8 +542,6 @@ class GappedStraightThrough(ThroughDraws[RelaxableFactors]):
     _: KW_ONLY
     temperature: Temperature = 1.0
     gap: Annotated[float, Range(0)] | None = 1.0
-
-    reference = "Fan et al. 2022"
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(q, Bits) or is_learned(self.temperature):
@@ -634,8 +620,6 @@ class DecoupledStraightThrough(ThroughDraws[RelaxableFactors]):
     forward_temperature: Temperature = 1.0
     backward_temperature: Temperature = 1.0
 
-    reference = "Shah et al. 2024"
-
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         log_forward = (q.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         x = draw.points(self.samples, self.sampling, probs=log_forward.exp())
@@ -684,8 +668,6 @@ class MinimumVarianceStraightThrough(ThroughDraws[RelaxableFactors]):
 
     _: KW_ONLY
     bias_weight: Annotated[float, Range(0)] = 100.0
-
-    reference = "Hooper & Shekhovtsov 2026"
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         if not isinstance(q, Bits):
@@ -809,8 +791,6 @@ class ReDGE(Through[RelaxableFactors]):
     steps: Count = 4
     last_time: Annotated[float, Range(0, 1, above=True)] = 0.5
 
-    reference = "Gourevitch et al. 2026"
-
     def points(self, q: RelaxableFactors, draw: Randomness) -> Points:
         u = draw.uniform(2, self.samples, *q.batch_shape, q.d, q.k, batch_from=2)
         soft = self._denoised(q, u[0])
@@ -862,7 +842,6 @@ class SIMPLE(Estimator[RelaxableFactors | DependentFactors]):
     supports = StraightThrough.supports
     unbiased = False
     differentiates_f = True
-    reference = "Ahmed et al. 2023"
 
     def estimate(
         self, f: Evaluator, q: RelaxableFactors | DependentFactors, draw: Randomness

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ...core.categories import integers
-from ...core.checks import check_count, check_module_device
+from ...core.checks import check_count
 from ...core.estimator import Estimate, Estimator, Learner
 from ...core.evaluator import Evaluator
 from ...core.factors import Factors
@@ -69,7 +69,6 @@ class UnorderedSet(Estimator[Factors]):
 
     least_samples = 2
     too_few = "One draw has no others to leave out: use Reinforce."
-    reference = "Kool et al. 2020"
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.given_points(self.samples)
@@ -169,8 +168,6 @@ class SumAndSample(Estimator[Factors]):
     _: KW_ONLY
     top: Count = 1
 
-    reference = "Liu et al. 2019"
-
     def evaluations(self, q: Distribution) -> int:
         factors = view(q, 0, self.accepts, "SumAndSample")
         return min(self.top, prod(factors.cardinalities)) + self.samples
@@ -226,7 +223,6 @@ class MAPO(Learner[Factors]):
 
     many_outputs = False
     why_one_output = "it remembers the points where one output is high"
-    reference = "Liang et al. 2018"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -241,7 +237,6 @@ class MAPO(Learner[Factors]):
         return self.size + self.samples
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
-        check_module_device(self, q.device)
         members, valid = self._recall(q)
         estimate, values, drawn = sum_and_sample(
             f, q, draw, members, valid, self.samples, self.clip
