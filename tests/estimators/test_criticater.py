@@ -1,6 +1,7 @@
 """CritiCateR's cross-fitted regressions, against plain solutions, with small penalties, in float32.
 
-There are three ways to compute them, for few and many draws and for many blocks of variables.
+There are three ways to compute them: an unknown per draw, with an inverse for every fold or for all
+of them, and an unknown per category.
 """
 
 from dataclasses import replace
@@ -23,10 +24,11 @@ from support.laws import integers
 SIZES = {
     "few draws": (6, 3, 8, 4, False),
     "many draws": (2, 2, 40, 8, False),
-    "more variables": (8, 3, 40, 3, False),
+    "more variables": (20, 3, 40, 3, False),
     "a chain, few draws": (4, 3, 7, 3, True),
     "a chain, many draws": (3, 2, 40, 8, True),
     "a long chain": (20, 3, 31, 3, True),
+    "a chain of many categories": (9, 8, 35, 3, True),
 }
 
 
@@ -58,7 +60,7 @@ def plain_gradient(theta: Tensor, x: Tensor, fx: Tensor, E: CritiCateR, is_chain
         for last in reversed(range(d)) if is_chain else [d - 1]:
             z = drawn[:, : last + 1].flatten(1)
             y = target - target[train].mean()
-            inverse = torch.linalg.inv(z[train].mT @ z[train] + E.ridge * torch.eye(z.shape[1]))
+            inverse = torch.linalg.inv(z[train].mT @ z[train] + E.ridge * torch.eye(z.shape[1]).double())
             coefficient = inverse @ z[train].mT @ y[train]
             predicted = z @ coefficient
             leverage = (z[train] @ inverse * z[train]).sum(-1)

@@ -1,13 +1,12 @@
 """Cross-fitted ridge regressions on one-hot categories, of fewer and fewer variables.
 
-There are three routes to the same numbers. One has an unknown per draw and solves an N x N system
-for every fold and block of variables. The second has an unknown per category and needs a single
-Cholesky factorisation per fold: with the variables in drawing order, the factor of a prefix is a
-leading block of the whole factor, and so is its inverse. The third makes one fit to all draws, and
-derives those of the folds and of fewer variables from it. All of them fit all batch
-elements at once. A draw that is held out of a fold does not enter the fit, but gets a prediction.
-Draw i is held out of fold i mod the number of folds. The penalty is at least
-:func:`smallest_stable_ridge`, so that the factorisation of a singular matrix does not fail.
+There are two routes to the same numbers. One has an unknown per draw and solves N x N systems for
+every block of variables. The other has an unknown per category and needs a single Cholesky
+factorisation per fold: with the variables in drawing order, the factor of a prefix is a leading
+block of the whole factor, and so is its inverse. Both fit all batch elements at once. A draw that
+is held out of a fold does not enter the fit, but gets a prediction. Draw i is held out of fold i
+mod the number of folds. The penalty is at least :func:`smallest_stable_ridge`, so that the
+factorisation of a singular matrix does not fail.
 """
 
 import torch
@@ -22,6 +21,8 @@ Fit = tuple[
     Float[Tensor, "folds *batch n"],
     Float[Tensor, "folds *batch m k"],
 ]
+
+FEW = 32  # draws; for fewer, factorisations in the dtype of q are faster
 
 
 def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n"]:
@@ -38,137 +39,6 @@ def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n
     return torch.linalg.solve_triangular(factor, identity.expand(gram.shape), upper=False)
 
 
-def is_precise(ridge: float, n: int, d: int, device: torch.device) -> bool:
-    """Return whether rounding errors of :class:`OneFit` are below 1e-10.
-
-    They depend on the held-out points, so larger ones would make a bias. The condition of the N x N
-    system is at most N d / ridge.
-    """
-    return device.type != "mps" and torch.finfo(torch.float64).eps * n * d < 1e-10 * ridge
-
-
-class OneFit:
-    r"""As ``ByDraws``, but with one factorisation for all folds and blocks, in float64.
-
-    With the agreement A of all draws, :math:`R = \lambda (A + \lambda)^{-1}` takes targets y to the
-    residuals of the fit to all draws. For a fold with held-out draws H:
-
-    - the prediction at H is :math:`-Q\, (R y)_H` with :math:`Q = R_{HH}^{-1}` and y = 0 at H;
-    - with this prediction in place of y at H, the fit to all draws is that of the fold;
-    - its matrix R is :math:`R - R_{\cdot H} Q R_{H \cdot}`, of which the diagonal is needed.
-
-    A block of variables less adds :math:`w w^\top` to R for each of its categories, where the w are
-    rows of the whitened features, and so has rank-one updates of Q and of the diagonals. All of
-    these are sums of positive terms or shrink Q, so that rounding errors do not grow.
-    """
-
-    @staticmethod
-    def cost(n: int, size: int, folds: int, blocks: int) -> int:
-        """Return the number of multiplications; ``size`` is the number of all categories."""
-        whitening = size**3 + size**2 * n if blocks > 1 else n**3
-        updates = n**2 * (folds + 1) * size if blocks > 1 else 0
-        return whitening + n**2 * (size + n // folds + 2 * blocks * folds) + updates
-
-    def __init__(
-        self,
-        points: Float[Tensor, "*batch n d k"],
-        train: Float[Tensor, "folds *ones n"],
-        blocks: tuple[tuple[int, ...], ...],
-        ridge: float,
-    ) -> None:
-        self.n, _, self.k = points.shape[-3:]
-        self.sizes = [len(block) for block in blocks]
-        self.ridge = ridge
-        self.folds = len(train)
-        order = as_index(tuple(i for block in blocks for i in block))
-        features = self._by_fold(points[..., order, :].flatten(-2).mT).flatten(-2)
-        self.features = features.mT  # [*batch, draws, d k]
-        draws = features.shape[-1]
-        identity = torch.eye(draws, dtype=torch.float64, device=points.device)
-        if len(blocks) == 1:
-            agreement = (self.features @ features).double()  # whole numbers
-            factor = inverse_factor(agreement + ridge * identity)
-            self.residual = ridge * (factor.mT @ factor)
-        else:
-            gram = (features @ self.features).double()
-            gram.diagonal(dim1=-2, dim2=-1).add_(ridge)
-            root = torch.linalg.cholesky_ex(gram).L
-            self.white = torch.linalg.solve_triangular(root, features.double(), upper=False)
-            self.residual = identity - self.white.mT @ self.white
-        fold = torch.arange(self.folds, device=points.device)
-        self.is_held_out = fold.unsqueeze(-1) == fold.repeat_interleave(draws // self.folds)
-        self._prepare_folds()
-
-    def _by_fold(self, draws: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead folds rounds"]:
-        """Return draws by the fold that holds them out.
-
-        Draws without features fill up the last round.
-        """
-        return pad(draws, (0, -self.n % self.folds)).unflatten(-1, (-1, self.folds)).mT
-
-    def _rows(self) -> Float[Tensor, "*batch folds rounds draws"]:
-        """Return the rows of R by the fold that holds out their draws."""
-        return self.residual.unflatten(-2, (self.folds, -1))
-
-    def _prepare_folds(self) -> None:
-        """Compute Q of every fold, and the diagonal of its R, from R."""
-        rows = self._rows()
-        held_out = rows.unflatten(-1, (self.folds, -1)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-        factor = inverse_factor(held_out)
-        self.inverse = factor.mT @ factor  # Q, [*batch, folds, rounds, rounds]
-        removed = ((self.inverse @ rows) * rows).sum(-2)
-        self.diagonal = self.residual.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - removed
-
-    def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
-        """Return predictions, leave-one-out predictions and the last block's coefficients."""
-        y = self._by_fold(target.movedim(0, -2).double()).flatten(-2)  # [*batch, folds, draws]
-        predicted = -(self.inverse @ (self._rows() @ y.unsqueeze(-1)))
-        completed = torch.where(self.is_held_out, predicted.flatten(-3).unsqueeze(-2), y)
-        residual = completed @ self.residual
-        left_out = torch.where(self.is_held_out, 0.0, y - residual / self.diagonal)
-        shape = (self.sizes[-1], self.k)
-        table = residual @ self.features[..., -shape[0] * shape[1] :].double() / self.ridge
-
-        def as_given(rows: Float[Tensor, "*batch folds draws"]) -> Tensor:
-            draws = rows.unflatten(-1, (self.folds, -1)).mT.flatten(-2)
-            return draws[..., : self.n].movedim(-2, 0).to(target.dtype)
-
-        tables = table.movedim(-2, 0).unflatten(-1, shape).to(target.dtype)
-        return as_given(completed - residual), as_given(left_out), tables
-
-    def drop(self) -> None:
-        count = self.sizes.pop() * self.k
-        if not self.sizes:
-            return
-        self.features = self.features[..., :-count]
-        rows = self.white[..., -count:, :]
-        self.white = self.white[..., :-count, :]
-        is_small = count <= self.inverse.shape[-1]
-        if is_small:
-            self._update_folds(rows)
-        flat = rows.reshape(-1, *rows.shape[-2:])
-        self.residual.view(-1, *self.residual.shape[-2:]).baddbmm_(flat.mT, flat)
-        if not is_small:
-            self._prepare_folds()
-
-    def _update_folds(self, rows: Float[Tensor, "*batch c draws"]) -> None:
-        r"""Update Q and the diagonals for a sum of :math:`w w^\top`, to be added to R."""
-        # [*batch, folds, c, rounds]
-        held_out = rows.unflatten(-1, (self.folds, -1)).movedim(-2, -3)
-        changes, scales = [], []
-        for row in held_out.split(1, -2):
-            change = row @ self.inverse
-            scale = 1 + (row * change).sum(-1, keepdim=True)
-            self.inverse = self.inverse - change.mT * (change / scale)
-            changes.append(change)
-            scales.append(scale)
-        change, scale = torch.cat(changes, -2), torch.cat(scales, -2)
-        # A row's part outside the held-out draws, with the earlier rows added to R already.
-        earlier = (held_out @ change.mT).triu(1).mT
-        inside = rows.unsqueeze(-3) - change @ self._rows() - earlier @ rows.unsqueeze(-3)
-        self.diagonal = self.diagonal + (inside.square() / scale).sum(-2)
-
-
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
     """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to
     ``largest``, if larger.
@@ -182,9 +52,15 @@ def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dt
 
 
 class ByDraws:
-    """A regression with one unknown per draw; its kernel counts variables in which draws agree.
+    r"""A regression with one unknown per draw; its kernel counts variables in which draws agree.
 
     It uses all blocks of variables at first, and one block less after each :meth:`drop`.
+
+    The folds share one inverse R of the system of all draws: that of a fold with held-out draws H
+    is :math:`R - R_{\cdot H} R_{HH}^{-1} R_{H \cdot}`. It is in float64, because its rounding
+    errors depend on the held-out points, and larger ones would make a bias. The condition of the
+    system is at most N d / ridge. If errors would be above 1e-10, or N is small, every fold has a
+    factorisation of its own.
     """
 
     def __init__(
@@ -194,9 +70,9 @@ class ByDraws:
         self.train = train
         self.blocks = list(blocks)
         n, d = points.shape[-3:-1]
-        self.ridge = smallest_stable_ridge(ridge, n, d, points.dtype) * torch.eye(
-            n, dtype=points.dtype, device=points.device
-        )
+        is_precise = torch.finfo(torch.float64).eps * n * d < 1e-10 * ridge
+        self.is_shared = n > FEW and is_precise and points.device.type != "mps"
+        self.ridge = ridge if self.is_shared else smallest_stable_ridge(ridge, n, d, points.dtype)
         self.agreement = self._agreement(slice(None))
 
     def _agreement(self, variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
@@ -205,17 +81,35 @@ class ByDraws:
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
         """Return predictions, leave-one-out predictions and the last block's coefficients."""
-        # Held-out rows and columns are zeroed: they get no weight in the solution.
-        gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2) + self.ridge
-        factor = inverse_factor(gram)
-        inverse = factor.mT @ factor
-        weight = (inverse @ target.unsqueeze(-1)).squeeze(-1)
-        left_out = target - self.train * weight / inverse.diagonal(dim1=-2, dim2=-1)
+        weight, diagonal = self._solution(target)
+        weight = self.train * weight
+        left_out = target - weight / torch.where(self.train > 0, diagonal, 1.0)
         predicted = (self.agreement @ weight.unsqueeze(-1)).squeeze(-1)
         table = torch.einsum(
             "f...n,...nik->f...ik", weight, self.points[..., as_index(self.blocks[-1]), :]
         )
         return predicted, left_out, table
+
+    def _solution(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the solutions of the folds' systems, and the diagonals of their inverses."""
+        folds, n = len(self.train), self.train.shape[-1]
+        if not self.is_shared:  # held-out rows and columns are zeroed
+            gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2)
+            factor = inverse_factor(gram + self.ridge * torch.eye(n).to(gram))
+            inverse = factor.mT @ factor
+            return (inverse @ target.unsqueeze(-1)).squeeze(-1), inverse.diagonal(dim1=-2, dim2=-1)
+        fill = -n % folds  # draws that agree with no other, so that all folds have as many
+        gram = pad(self.agreement.double(), (0, fill, 0, fill))
+        factor = inverse_factor(gram + self.ridge * torch.eye(n + fill).to(gram))
+        inverse = factor.mT @ factor
+        rows = inverse.unflatten(-2, (-1, folds)).transpose(-3, -2)
+        held_out = rows.unflatten(-1, (-1, folds)).diagonal(dim1=-4, dim2=-1).movedim(-1, -3)
+        removed = inverse_factor(held_out) @ rows
+        y = pad(target.double(), (0, fill)).movedim(0, -2)
+        weight = y @ inverse - (removed.mT @ (removed @ y.unsqueeze(-1))).squeeze(-1)
+        diagonal = inverse.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - removed.square().sum(-2)
+        both = torch.stack([weight, diagonal])[..., :n].movedim(-2, 1).to(target.dtype)
+        return both[0], both[1]
 
     def drop(self) -> None:
         self.agreement = self.agreement - self._agreement(as_index(self.blocks.pop()))
@@ -261,18 +155,11 @@ def regression(
     train: Float[Tensor, "folds *ones n"],
     blocks: tuple[tuple[int, ...], ...],
     ridge: float,
-) -> ByDraws | ByCategories | OneFit:
-    """Return the cheapest of the three regressions, by their numbers of multiplications.
-
-    :class:`OneFit` is left out where its rounding errors would matter.
-    """
+) -> ByDraws | ByCategories:
+    """Return the cheaper of both regressions, by their numbers of multiplications."""
     n, d, k = points.shape[-3:]
     folds, size = len(train), d * k
     by_draws = len(blocks) * folds * n**3
     by_categories = folds * (size**3 + n * size**2 + 2 * len(blocks) * n * size)
-    if is_precise(ridge, n, d, points.device):
-        one_fit = OneFit.cost(n, size, folds, len(blocks))
-        if one_fit < min(by_draws, by_categories):
-            return OneFit(points, train, blocks, ridge)
     route = ByDraws if by_draws < by_categories else ByCategories
     return route(points, train, blocks, ridge)
