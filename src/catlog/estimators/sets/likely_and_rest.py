@@ -10,17 +10,17 @@ from ...core.categories import as_index
 from ...core.estimator import Estimate
 from ...core.evaluator import Evaluator
 from ...core.factors import Factors, IndependentFactors
-from ...core.ordered import Ordered
 from ...core.randomness import Randomness
 from ...core.tracing import can_inspect
 from ..score_function import leave_one_out
-from .prefix_tree import PrefixTree, prefix_tree, row_numbers
+from .prefix_tree import prefix_tree, row_numbers
+
+Rows = Int64[Tensor, "rows *batch d"]
+Valid = Bool[Tensor, "rows *batch"]
 
 
 @torch.no_grad()
-def beam_search(
-    q: Factors, count: int
-) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
+def beam_search(q: Factors, count: int) -> tuple[Rows, Valid]:
     """Return likely points, best first, and which of them are possible (the others repeat the
     best).
 
@@ -84,118 +84,88 @@ def _rows(table: Tensor, row: Int64[Tensor, "m *batch"]) -> Tensor:
     return table.gather(0, row.unsqueeze(-1).expand(*row.shape, table.shape[-1]))
 
 
-@torch.no_grad()
-def remaining_probability(
-    q: Factors, members: Int64[Tensor, "m *batch d"], tree: PrefixTree
-) -> Float[Tensor, "m *batch depths"]:
-    """Return the probability that a draw is no valid member of the tree, given that its first i
-    variables are a member's.
+class Members:
+    """A set S of points of q: the probability outside it, and draws from outside it.
 
-    Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
-    up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
-    gets no meaningful number.
+    Attributes:
+        q: the factors.
+        points: the members; invalid ones are not in S.
+        tree: of their prefixes, in drawing order.
+        remaining: the probability that a draw is not in S, given that its first i variables are a
+            member's, ``[m, *batch, d + 1]``. Probabilities of points outside are added up, never
+            subtracted from 1, so that small ones are as precise as large ones. An invalid member
+            has no meaningful number.
     """
-    probs = q.log_conditionals(members).exp()
-    return tree.remaining(probs[..., _drawing_order(q.ordered), :])
 
+    def __init__(self, q: Factors, points: Rows, valid: Valid | None = None) -> None:
+        order = as_index(tuple(chain.from_iterable(q.ordered.blocks)))
+        self.q = q
+        self.points = points
+        self.tree = prefix_tree(points[..., order], valid, q.cardinalities)
+        with torch.no_grad():
+            probs = q.log_conditionals(points).exp()
+            self.remaining = self.tree.remaining(probs[..., order, :])
 
-def tree_of(
-    q: Factors,
-    members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"] | None = None,
-) -> PrefixTree:
-    """Return the tree of the valid members' prefixes (None: all), in drawing order."""
-    return prefix_tree(members[..., _drawing_order(q.ordered)], valid, q.cardinalities)
+    @property
+    def probability_outside(self) -> Float[Tensor, "*batch"]:
+        return torch.where(self.tree.valid, self.remaining[..., :1], 1.0).squeeze(-1).amin(0)
 
+    def contain(self, x: Rows) -> Valid:
+        """Return whether x is in S."""
+        is_same = (x.unsqueeze(1) == self.points).all(-1)
+        return (is_same & self.tree.valid.squeeze(-1)).any(1)
 
-def _drawing_order(q: Ordered) -> slice | list[int]:
-    return as_index(tuple(chain.from_iterable(q.blocks)))
+    def draw_outside(self, u: Float[Tensor, "n *batch d"]) -> tuple[Rows, Valid]:
+        r"""Draw from :math:`q(x) / (1 - q(S))` outside S, in one ancestral pass; return the draws,
+        and which of them are in S nevertheless.
 
-
-def probability_outside(
-    remaining: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
-) -> Float[Tensor, "*batch"]:
-    """Return the probability of being no valid member, from :func:`remaining_probability`."""
-    outside = remaining[..., 0]
-    return (outside if valid is None else torch.where(valid, outside, 1.0)).amin(0)
-
-
-@torch.no_grad()
-def sample_outside(
-    q: Factors,
-    members: Int64[Tensor, "m *batch d"],
-    u: Float[Tensor, "n *batch d"],
-) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
-    r"""Draw from :math:`q(x) / (1 - q(S))` outside the set S of members, in one ancestral pass;
-    return the draws, and which of them are members nevertheless.
-
-    Nothing is rejected: a category has its conditional probability times the share of it outside S.
-    If no point is outside S, a member is drawn.
-    """
-    tree = tree_of(q, members)
-    return _sampled(q, tree, remaining_probability(q, members, tree), u)
-
-
-def _sampled(
-    q: Factors,
-    tree: PrefixTree,
-    remaining: Float[Tensor, "m *batch depths"],
-    u: Float[Tensor, "n *batch d"],
-) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
-    """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
-    ordered = q.ordered
-    walk = tree.walk(remaining, len(u))
-    x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
-    state = ordered.start(u.shape[:-1]) if ordered.incremental else None
-    previous = None
-    lead = x.shape[:-1]
-    if isinstance(q, IndependentFactors):  # whose draws share their conditionals
-        lead = x[:1].shape[:-1]
-    for block, variables in enumerate(ordered.blocks):
-        raw, state = ordered.next_logits(block, x, state, previous)
-        probs = ordered.block_log_probs(raw, block, lead, q.validate).exp()
-        index = as_index(variables)
-        x[..., index] = walk.choose(probs, u[..., index])
-        previous = x[..., variables[0]]
-    return x, walk.is_inside
-
-
-def is_member(
-    x: Int64[Tensor, "n *batch d"],
-    members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"],
-) -> Bool[Tensor, "n *batch"]:
-    """Return whether x is one of the valid members."""
-    return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
+        Nothing is rejected: a category has its conditional probability times the share of it
+        outside S. If no point is outside S, a member is drawn.
+        """
+        q, ordered = self.q, self.q.ordered
+        walk = self.tree.walk(self.remaining, len(u))
+        # Mapped where u or q is.
+        x = torch.zeros_like(u + self.remaining[0, ..., :1], dtype=torch.int64)
+        state = ordered.start(u.shape[:-1]) if ordered.incremental else None
+        previous = None
+        # Draws of independent variables share their conditionals.
+        lead = (x[:1] if isinstance(q, IndependentFactors) else x).shape[:-1]
+        with torch.no_grad():
+            for block, variables in enumerate(ordered.blocks):
+                raw, state = ordered.next_logits(block, x, state, previous)
+                probs = ordered.block_log_probs(raw, block, lead, q.validate).exp()
+                index = as_index(variables)
+                x[..., index] = walk.choose(probs, u[..., index])
+                previous = x[..., variables[0]]
+        return x, walk.is_inside
 
 
 def sum_and_sample(
     f: Evaluator,
     q: Factors,
     draw: Randomness,
-    members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"],
+    points: Rows,
+    valid: Valid,
     samples: int,
     least: float = 0.0,
-) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
+) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Rows]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
     Members are different points; an invalid one is any possible point and has weight 0. ``least``
     is a lower bound on the weight of the members. Where it is above their probability, the estimate
     is biased.
     """
-    m = len(members)
-    tree = tree_of(q, members, valid)
-    by_depth = remaining_probability(q, members, tree)
-    remaining = probability_outside(by_depth, valid)
+    m = len(points)
+    members = Members(q, points, valid)
+    remaining = members.probability_outside
     x = draw.given_points(samples)
     if x is None:
-        u = draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
-        with torch.no_grad():
-            drawn, inside = _sampled(q, tree, by_depth, u)
+        drawn, inside = members.draw_outside(
+            draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
+        )
     else:
         drawn = q.index(x)
-        inside = is_member(drawn, members, valid)
+        inside = members.contain(drawn)
         if can_inspect(q.validate, x) and bool((inside & (remaining > 0)).any()):
             bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
             raise ValueError(
@@ -203,7 +173,7 @@ def sum_and_sample(
                 f"index {bad} is. Give draws from the rest of q, or no x."
             )
     n = len(drawn)
-    points = torch.cat([members, drawn])
+    points = torch.cat([points, drawn])
     log_prob = q.log_prob(points)
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)

@@ -20,14 +20,7 @@ from ...core.randomness import Randomness
 from ...core.settings import Count, Range
 from ...core.tracing import can_inspect
 from ...core.view import view
-from .likely_and_rest import (
-    beam_search,
-    probability_outside,
-    remaining_probability,
-    sample_outside,
-    sum_and_sample,
-    tree_of,
-)
+from .likely_and_rest import Members, beam_search, sum_and_sample
 
 __all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
 
@@ -77,13 +70,13 @@ class UnorderedSet(Estimator[Factors]):
             with torch.no_grad():
                 index = q.from_uniforms(u[:1])
             for row in range(1, self.samples):
-                drawn, _ = sample_outside(q, index, u[row : row + 1])
+                drawn, _ = Members(q, index).draw_outside(u[row : row + 1])
                 index = torch.cat([index, drawn])
         else:
             check_count("UnorderedSet", "x.shape[0]", len(x), least=2, most=10, hint=TOO_MANY)
             index = q.index(x)
-        tree = tree_of(q, index)
-        is_new = tree.is_new
+        members = Members(q, index)
+        is_new = members.tree.is_new
         if x is not None and can_inspect(q.validate, x) and not bool(is_new.all()):
             bad = tuple((~is_new).nonzero()[0].tolist())
             raise ValueError(
@@ -92,8 +85,8 @@ class UnorderedSet(Estimator[Factors]):
             )
         fx = f(q.point(index))
         score = q.log_prob(index)
-        rest = probability_outside(remaining_probability(q, index, tree))
-        first, second = _chances(torch.where(is_new, score.detach().exp(), 0.0), rest)
+        p = torch.where(is_new, score.detach().exp(), 0.0)
+        first, second = _chances(p, members.probability_outside)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
         return Estimate(value, value + (first * (second * change).sum(1) * score).sum(0))
