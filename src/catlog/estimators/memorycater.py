@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY
 from itertools import accumulate, product
 from math import exp
 from operator import mul
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -130,10 +131,9 @@ class MemoryCateR(Learner[IndependentFactors]):
         points, weight, rho, trust = frozen(
             self, self.points, self.weight, self.rho, self.coefficients()
         )
-        points = encoded(points[..., : q.d], q.k)
-        weight, rho, trust = weight.double(), rho.double(), trust.double().unsqueeze(-1)
-        at_draws = critic_values(encoded(drawn, q.k), points, weight, rho, q.d)
-        on_average = critic_means(probs, points, weight, rho, q.d)
+        points, trust = encoded(points[..., : q.d], q.k), trust.double().unsqueeze(-1)
+        h = Critic(points, weight.double(), rho.double(), q.d)
+        at_draws, on_average = h.at(encoded(drawn, q.k)), h.mean(probs)
         critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)
         mean = (trust * on_average).sum(1).T.reshape(q.batch_shape).to(q.real)
         residual = fx - critic
@@ -148,13 +148,8 @@ class MemoryCateR(Learner[IndependentFactors]):
         return shrunk_coefficients(self.gram, self.excess).clamp(0, 1)
 
     def _check(self, q: IndependentFactors) -> None:
-        check_count(
-            "MemoryCateR",
-            "max_variables",
-            self.max_variables,
-            least=q.d,
-            hint=f"q has {q.d} variables.",
-        )
+        hint = f"q has {q.d} variables."
+        check_count("MemoryCateR", "max_variables", self.max_variables, least=q.d, hint=hint)
         if self.critics in (1, *accumulate(reversed(q.batch_shape), mul)):
             return
         raise ValueError(
@@ -184,19 +179,10 @@ class MemoryCateR(Learner[IndependentFactors]):
         fits = (points[..., : q.d] < limit).all(-1) & (points >= 0).sum(-1).eq(q.d)
         used = (age > 0) & fits  # not the points of another distribution
         weight, rho = fit_critic(encoded(points[..., : q.d], q.k), values.double(), used, q.d)
-        write(
-            [
-                (self.gram, self.gram.lerp(gram.to(self.gram), 1 - DECAY)),
-                (self.excess, self.excess.lerp(excess.to(self.excess), 1 - DECAY)),
-                (self.points, points),
-                (self.values, values),
-                (self.age, age),
-                (self.clock, self.clock + 1),
-                (self.weight, weight),
-                (self.rho, rho),
-            ],
-            together=True,
-        )
+        gram = self.gram.lerp(gram.to(self.gram), 1 - DECAY)
+        excess = self.excess.lerp(excess.to(self.excess), 1 - DECAY)
+        new_state = points, values, age, self.clock + 1, weight, rho, gram, excess
+        write(zip(self.buffers(), new_state, strict=True), together=True)
 
 
 def encoded(index: Int64[Tensor, "*lead d"], k: int) -> Float[Tensor, "*lead dk"]:
@@ -204,30 +190,34 @@ def encoded(index: Int64[Tensor, "*lead d"], k: int) -> Float[Tensor, "*lead dk"
     return (index.unsqueeze(-1) == torch.arange(k, device=index.device)).flatten(-2).double()
 
 
-def critic_values(
-    x: Float[Tensor, "c n dk"],
-    points: Float[Tensor, "c m dk"],
-    weight: Float[Tensor, "c 2 m"],
-    rho: Float[Tensor, "c 2"],
-    d: int,
-) -> Float[Tensor, "c 2 n"]:
-    """Return both parts of the critic at x."""
-    differ = d - x @ points.mT
-    return (rho[..., None, None] ** differ.unsqueeze(1) @ weight.unsqueeze(-1)).squeeze(-1)
+class Critic(NamedTuple):
+    """A sum of kernels at remembered points; both of its parts, smooth and narrow.
 
+    Attributes:
+        points: the remembered points.
+        weight: of the kernels there.
+        rho: of both kernels.
+        d: the number of variables.
+    """
 
-def critic_means(
-    probs: Float[Tensor, "c n dk"],
-    points: Float[Tensor, "c m dk"],
-    weight: Float[Tensor, "c 2 m"],
-    rho: Float[Tensor, "c 2"],
-    d: int,
-) -> Float[Tensor, "c 2 n"]:
-    """Return the means of both parts under independent variables, differentiable in ``probs``."""
-    rho = rho[..., None, None]
-    gain = (1 + (1 / rho - 1) * probs.unsqueeze(1)).log()
-    kernel_mean = (gain @ points.mT.unsqueeze(1) + d * rho.log()).exp()
-    return (kernel_mean @ weight.unsqueeze(-1)).squeeze(-1)
+    points: Float[Tensor, "c m dk"]
+    weight: Float[Tensor, "c 2 m"]
+    rho: Float[Tensor, "c 2"]
+    d: int
+
+    def at(self, x: Float[Tensor, "c n dk"]) -> Float[Tensor, "c 2 n"]:
+        """Return both parts at x."""
+        differ = self.d - x @ self.points.mT
+        kernel = self.rho[..., None, None] ** differ.unsqueeze(1)
+        return (kernel @ self.weight.unsqueeze(-1)).squeeze(-1)
+
+    def mean(self, probs: Float[Tensor, "c n dk"]) -> Float[Tensor, "c 2 n"]:
+        """Return the means of both parts under independent variables, differentiable in
+        ``probs``."""
+        rho = self.rho[..., None, None]
+        gain = (1 + (1 / rho - 1) * probs.unsqueeze(1)).log()
+        kernel_mean = (gain @ self.points.mT.unsqueeze(1) + self.d * rho.log()).exp()
+        return (kernel_mean @ self.weight.unsqueeze(-1)).squeeze(-1)
 
 
 def fit_critic(
