@@ -9,13 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..core import Estimate, Estimator, Evaluator, Learner, Positive, Randomness
 from ..core.categories import IMPOSSIBLE, gumbels_given_argmax
 from ..core.checks import call_network, check_temperature
-from ..core.estimator import Estimate, Estimator, Learner
-from ..core.evaluator import NOT_DIFFERENTIABLE, Evaluator, derivatives
+from ..core.evaluator import NOT_DIFFERENTIABLE, derivatives
 from ..core.factors import Bits, RelaxableFactors
-from ..core.randomness import Randomness
-from ..core.settings import Positive
 from .score_function import leave_one_out
 
 __all__ = ["REBAR", "RELAX", "RODEO", "DoubleCV", "MuProp"]

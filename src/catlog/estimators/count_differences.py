@@ -5,11 +5,9 @@ from dataclasses import KW_ONLY
 import torch
 from torch import Tensor
 
+from ..core import Count, Estimate, Estimator, Evaluator, Randomness
 from ..core.checks import check_device
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
-from ..core.randomness import Randomness, seeded_from
-from ..core.settings import Count
+from ..core.randomness import seeded_from
 from ..core.tracing import can_inspect
 from ..distributions.counts import Counts
 

@@ -9,11 +9,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
+from ..core import Estimate, Estimator, Evaluator, Randomness
 from ..core.categories import inverse_cdf, positive
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import Bits, IndependentFactors
-from ..core.randomness import Randomness
 from ..core.tracing import full_precision
 from ..core.view import view
 from .score_function import leave_one_out
@@ -27,7 +25,26 @@ def dirichlet(uniforms: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*sh
     return exponential / exponential.sum(dim, keepdim=True)
 
 
-class ARM(Estimator[Bits]):
+class Antithetic(Estimator[Bits]):
+    """The difference of f at an antithetic pair of draws, times what :meth:`credit` says."""
+
+    samples: int = 1
+
+    def credit(self, q: Bits, u: Tensor, b: Tensor, anti: Tensor) -> Float[Tensor, "n *batch d"]:
+        """Return the gradient in the log-odds of each bit if the difference is 1."""
+        raise NotImplementedError
+
+    def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
+        u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
+        b, anti = q.from_uniforms(u), q.from_uniforms(1 - u)
+        fx = f(q.point(torch.cat([b, anti])))
+        values, anti_values = fx.detach().chunk(2)
+        credit = self.credit(q, u, b, anti)
+        gradient = ((values - anti_values).unsqueeze(-1) * credit).mean(0)
+        return Estimate(fx.mean(0), fx.mean(0) + q.with_odds_gradient(gradient))
+
+
+class ARM(Antithetic):
     r"""The difference of f at an antithetic pair of draws, weighted by the uniform noise behind the
     pair.
 
@@ -56,19 +73,13 @@ class ARM(Estimator[Bits]):
     tensor([0.2500, 0.0000])
     """
 
-    samples: int = 1
-
     instead = "ARSM"
 
-    def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
-        u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
-        fx = f(q.point(torch.cat([q.from_uniforms(u), q.from_uniforms(1 - u)])))
-        values, anti_values = fx.detach().chunk(2)
-        gradient = ((values - anti_values).unsqueeze(-1) * (u - 0.5)).mean(0)
-        return Estimate(fx.mean(0), fx.mean(0) + q.with_odds_gradient(gradient))
+    def credit(self, q: Bits, u: Tensor, b: Tensor, anti: Tensor) -> Float[Tensor, "n *batch d"]:
+        return u - 0.5
 
 
-class DisARM(Estimator[Bits]):
+class DisARM(Antithetic):
     r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair
     differs.
 
@@ -99,18 +110,10 @@ class DisARM(Estimator[Bits]):
     tensor([ 0.2500, -0.2500])
     """
 
-    samples: int = 1
-
     instead = "DisARMTree"
 
-    def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
-        u = draw.uniform(self.samples, *q.batch_shape, q.d, batch_from=1, closed=True)
-        b, anti = q.from_uniforms(u), q.from_uniforms(1 - u)
-        fx = f(q.point(torch.cat([b, anti])))
-        values, anti_values = fx.detach().chunk(2)
-        change = ((values - anti_values).unsqueeze(-1) * (b - anti)).mean(0)
-        gradient = change * torch.maximum(q.p0, q.p1) / 2
-        return Estimate(fx.mean(0), fx.mean(0) + q.with_odds_gradient(gradient))
+    def credit(self, q: Bits, u: Tensor, b: Tensor, anti: Tensor) -> Float[Tensor, "n *batch d"]:
+        return (b - anti) * torch.maximum(q.p0, q.p1) / 2
 
 
 class ARMS(Estimator[Bits]):

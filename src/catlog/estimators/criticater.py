@@ -7,12 +7,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ..core import Estimate, Estimator, Evaluator, Positive, Randomness, Range
 from ..core.categories import as_index
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import Factors
-from ..core.randomness import Randomness
-from ..core.settings import Positive, Range
 from ..core.tracing import full_precision
 from .ridge import regression
 

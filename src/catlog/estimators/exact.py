@@ -1,19 +1,15 @@
 """Exact enumeration."""
 
 from dataclasses import KW_ONLY
-from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..core import Count, Estimate, Estimator, Evaluator, Randomness
 from ..core.checks import readable
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import DependentFactors, Factors, IndependentFactors
-from ..core.randomness import Randomness
-from ..core.settings import Count
 from ..core.view import view
 
 __all__ = ["Exact"]
@@ -61,13 +57,13 @@ class Exact(Estimator[Factors]):
     reference = "definition"
 
     def evaluations(self, q: Distribution) -> int:
-        return _points(view(q, 0, self.accepts, "Exact"))
+        return view(q, 0, self.accepts, "Exact").ordered.points
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         mean = f.mean()
         if mean is not None:
             return Estimate(mean, mean)
-        points = _points(q)
+        points = q.ordered.points
         if points > self.limit:
             raise ValueError(
                 f"Exact: q has {readable(points)} points, more than `limit` = {self.limit}. Use "
@@ -88,11 +84,6 @@ class Exact(Estimator[Factors]):
         return Estimate(value, value)
 
 
-def _points(q: Factors) -> int:
-    """Return the number of points to enumerate."""
-    return q.ordered.points if isinstance(q, DependentFactors) else prod(q.cardinalities)
-
-
 def _enumerated(q: Factors, points: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the category numbers of all points, their probabilities, and a likely point."""
     if not isinstance(q, IndependentFactors):
@@ -100,8 +91,7 @@ def _enumerated(q: Factors, points: int) -> tuple[Tensor, Tensor, Tensor]:
         weight = q.log_prob(index).exp()
         best = weight.argmax(0)[None, ..., None].expand((1, *q.batch_shape, q.d))
         return index, weight, index.gather(0, best)
-    grid = [torch.arange(size, device=q.device) for size in q.cardinalities]
-    index = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(q.batch_shape) + (q.d,))
+    index = q.ordered.all_points().reshape((points,) + (1,) * len(q.batch_shape) + (q.d,))
     return index, _joint(q), q.p.argmax(-1)
 
 

@@ -7,11 +7,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
+from ..core import Count, Estimate, Estimator, Evaluator, Randomness, Sampling
 from ..core.factors import IndependentFactors, RelaxableFactors
-from ..core.randomness import Randomness, Sampling
-from ..core.settings import Count
 from ..core.view import relaxable, view
 
 __all__ = ["IndeCateR"]

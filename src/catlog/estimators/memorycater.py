@@ -21,14 +21,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ..core import Count, Estimate, Evaluator, Learner, Randomness
 from ..core.categories import integers
 from ..core.checks import check_count
-from ..core.estimator import Estimate, Learner
-from ..core.evaluator import Evaluator
 from ..core.factors import IndependentFactors
 from ..core.learning import frozen, learns, write
-from ..core.randomness import Randomness
-from ..core.settings import Count
 from .score_function import leave_one_out
 from .shrinkage import shrunk_coefficients
 

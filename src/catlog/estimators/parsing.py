@@ -4,7 +4,7 @@ import ast
 from difflib import get_close_matches
 from typing import Any
 
-from ..core.estimator import Estimator
+from ..core import Estimator
 from ..estimators import ESTIMATORS
 
 

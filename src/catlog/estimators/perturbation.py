@@ -6,12 +6,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ..core import Count, Estimate, Estimator, Evaluator, Positive, Randomness
 from ..core.categories import gumbels_given_argmax
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import IndependentFactors, RelaxableFactors
-from ..core.randomness import Randomness
-from ..core.settings import Count, Positive
 
 __all__ = ["IMLE", "DirectOptimisation"]
 

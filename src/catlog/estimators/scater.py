@@ -9,14 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
+from ..core import Count, Estimate, Estimator, Evaluator, Randomness
 from ..core.categories import as_index, gumbels, integers, inverse_cdf
 from ..core.checks import check_count
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import Factors, IndependentFactors
 from ..core.ordered import Ordered
-from ..core.randomness import Randomness
-from ..core.settings import Count
 from ..core.tracing import inside_functorch
 from ..core.view import view
 from .indecater import IndeCateR

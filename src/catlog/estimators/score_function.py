@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import Estimate, Estimator, Evaluator, Learner, Randomness
 from ..core.checks import (
     call_network,
     check_baseline,
@@ -15,11 +16,8 @@ from ..core.checks import (
     check_module_device,
     check_number,
 )
-from ..core.estimator import Estimate, Estimator, Learner
-from ..core.evaluator import Evaluator
 from ..core.factors import Bits, Factors, IndependentFactors
 from ..core.learning import frozen, learns, write
-from ..core.randomness import Randomness
 from ..core.tracing import full_precision
 
 __all__ = ["BBVI", "NVIL", "RLOO", "VIMCO", "Reinforce"]

@@ -16,14 +16,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
+from ..core import Count, Estimate, Evaluator, Learner, Randomness, Range, Sampling
 from ..core.categories import centred, inverse_cdf, one_hots, times_jacobian
 from ..core.checks import check_flag
-from ..core.estimator import Estimate, Learner
-from ..core.evaluator import Evaluator
 from ..core.factors import RelaxableFactors
 from ..core.learning import frozen, learns, write
-from ..core.randomness import Randomness, Sampling
-from ..core.settings import Count, Range
 from ..core.tracing import can_inspect, inside_functorch
 from ..core.view import view
 from .shrinkage import shrunk_coefficients

@@ -7,13 +7,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ..core import Count, Estimate, Estimator, Evaluator, Randomness, Range, Sampling
 from ..core.categories import gumbels, gumbels_given_argmax, logistics, positive, times_jacobian
 from ..core.checks import broadcasts
-from ..core.estimator import Estimate, Estimator
-from ..core.evaluator import Evaluator
 from ..core.factors import Bits, DependentFactors, Factors, RelaxableFactors
-from ..core.randomness import Randomness, Sampling
-from ..core.settings import Count, Range, Temperature, Temperatures
+from ..core.settings import Temperature, Temperatures
 from ..core.tracing import inside_functorch
 from ..core.view import relaxable
 from ..distributions.subset import Subset

@@ -6,11 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ...core import Estimate, Evaluator, Randomness
 from ...core.categories import as_index
-from ...core.estimator import Estimate
-from ...core.evaluator import Evaluator
 from ...core.factors import Factors, IndependentFactors
-from ...core.randomness import Randomness
 from ...core.tracing import can_inspect
 from ..score_function import leave_one_out
 from .prefix_tree import prefix_tree, row_numbers

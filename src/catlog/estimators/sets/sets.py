@@ -10,14 +10,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
+from ...core import Count, Estimate, Estimator, Evaluator, Learner, Randomness, Range
 from ...core.categories import integers
 from ...core.checks import check_count
-from ...core.estimator import Estimate, Estimator, Learner
-from ...core.evaluator import Evaluator
 from ...core.factors import Factors
 from ...core.learning import frozen, learns
-from ...core.randomness import Randomness
-from ...core.settings import Count, Range
 from ...core.tracing import can_inspect
 from ...core.view import view
 from .likely_and_rest import Members, beam_search, sum_and_sample
