@@ -18,11 +18,14 @@ from .score_function import leave_one_out
 
 __all__ = ["REBAR", "RELAX", "RODEO", "DoubleCV", "MuProp"]
 
+Values = Float[Tensor, "n *batch"]
+PerBit = Float[Tensor, "n *batch d"]
+
 ONE_CONTROL = "it learns a control variate of one output"
 
 
 def with_gradient(
-    q: RelaxableFactors, fx: Float[Tensor, "n *batch"], gradient: Tensor, learns: bool = True
+    q: RelaxableFactors, fx: Values, gradient: Tensor, learns: bool = True
 ) -> Estimate:
     """Return the mean of f with this gradient in the logits of q, whose squared norm is learned."""
     value = fx.mean(0)
@@ -220,10 +223,7 @@ class RODEO(Learner[Bits]):
         return Estimate(value, surrogate, gradient.square().sum(-1))
 
     def _surrogates(
-        self,
-        x: Float[Tensor, "n *batch d"],
-        fx: Float[Tensor, "n *batch"],
-        slope: Float[Tensor, "n *batch d"],
+        self, x: PerBit, fx: Values, slope: PerBit
     ) -> tuple[Float[Tensor, "h n *batch 1"], Float[Tensor, "h n *batch d"]]:
         """Return both h_n (one if they are the same) at x_n, and at x_n with each bit flipped."""
         flip = 1 - 2 * x
@@ -262,7 +262,7 @@ class RelaxedDraws(NamedTuple):
     """
 
     q: RelaxableFactors
-    fx: Float[Tensor, "n *batch"]
+    fx: Values
     score: Float[Tensor, "n *batch d k"]
     z: Float[Tensor, "n *batch d k"]
     weight: Float[Tensor, "n *batch d k"]
@@ -284,9 +284,7 @@ class RelaxedDraws(NamedTuple):
         scaled = z.masked_fill(is_impossible, 0.0) / temperature
         return self.q.to_point(scaled.masked_fill(is_impossible, -torch.inf).softmax(-1))
 
-    def gradient(
-        self, control: Float[Tensor, "n *batch"], slope: Tensor | None
-    ) -> Float[Tensor, "*batch d k"]:
+    def gradient(self, control: Values, slope: Tensor | None) -> Float[Tensor, "*batch d k"]:
         """Return the gradient in the logits; ``slope`` is the derivative of ``control`` in z."""
         gradient = (self.fx.detach().to(self.q.real) - control)[..., None, None] * self.score
         if slope is not None:

@@ -18,6 +18,11 @@ from .score_function import leave_one_out
 
 __all__ = ["ARM", "ARMS", "ARSM", "CARMS", "DisARM", "DisARMTree"]
 
+Rank = Int64[Tensor, "n *#batch d"]
+Table = Float[Tensor, "*#batch d k"]
+Nodes = Int64[Tensor, "*lead nodes"]
+Row = Int64[Tensor, "rows"]
+
 
 def dirichlet(uniforms: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
     """Return Dirichlet(1, ..., 1) vectors along a dimension, made from uniforms."""
@@ -252,11 +257,7 @@ class CARMS(Estimator[IndependentFactors]):
         return Estimate(fx.mean(0), fx.mean(0) + q.with_gradient(gradient))
 
 
-def _summed_pairs(
-    fx: Float[Tensor, "n *batch"],
-    rank: Int64[Tensor, "n *#batch d"],
-    weight: Float[Tensor, "*#batch d k"],
-) -> Float[Tensor, "*batch d k"]:
+def _summed_pairs(fx: Float[Tensor, "n *batch"], rank: Rank, weight: Table) -> Table:
     """Return, for each rank r, the sum over all pairs of a draw n of rank r and a draw m of another
     rank of (f_n - f_m) times the weight of the lower rank.
 
@@ -282,9 +283,7 @@ def _sum_before(terms: Float[Tensor, "*lead k"]) -> Float[Tensor, "*lead k"]:
     return pad(terms[..., :-1].cumsum(-1), (1, 0))
 
 
-def _sticks(
-    probs: Float[Tensor, "*batch d k"],
-) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
+def _sticks(probs: Table) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
     """Return the categories, rarest first, and their probabilities given none before was taken."""
     ordered, order = probs.sort(dim=-1, stable=True)
     rest = ordered.flip(-1).cumsum(-1).flip(-1)
@@ -367,18 +366,14 @@ class _Swaps:
     so a swap compares five numbers instead of k.
     """
 
-    def __init__(
-        self, noise: Float[Tensor, "n *batch d k"], probs: Float[Tensor, "*batch d k"]
-    ) -> None:
+    def __init__(self, noise: Float[Tensor, "n *batch d k"], probs: Table) -> None:
         value, category = (noise / probs).sort(dim=-1, stable=True)
         self.value = pad(value, (0, 2), value=torch.inf)[..., :3].movedim(-1, 0)
         self.category = pad(category, (0, 2))[..., :3].movedim(-1, 0)
         self.noise = noise.movedim(-1, 1)
         self.probs = probs.movedim(-1, 0)
 
-    def winner(
-        self, draw: Int64[Tensor, "rows"], m: Int64[Tensor, "rows"], j: Int64[Tensor, "rows"]
-    ) -> Int64[Tensor, "rows *batch d"]:
+    def winner(self, draw: Row, m: Row, j: Row) -> Int64[Tensor, "rows *batch d"]:
         """Return the category of the smallest ratio of a draw after swapping m and j."""
         ones = [1] * (self.value.dim() - 2)
         entries = m.view(-1, *ones), j.view(-1, *ones)
@@ -466,9 +461,7 @@ class _Stick:
         later = probs.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         return torch.stack([later, probs[..., :-1]], -1)
 
-    def descend(
-        self, bits: Int64[Tensor, "*lead nodes"]
-    ) -> tuple[Int64[Tensor, "*lead"], Bool[Tensor, "*lead nodes"]]:
+    def descend(self, bits: Nodes) -> tuple[Int64[Tensor, "*lead"], Bool[Tensor, "*lead nodes"]]:
         """Return the leaf that the bits lead to, and whether its path passes each node."""
         leaf = pad(bits, (0, 1), value=1).argmax(-1)
         node = torch.arange(self.k - 1, device=bits.device)
@@ -497,9 +490,7 @@ class _Heap:
             first = parent
         return nodes[..., 1:].unflatten(-1, (self.k - 1, 2))
 
-    def descend(
-        self, bits: Int64[Tensor, "*lead nodes"]
-    ) -> tuple[Int64[Tensor, "*lead"], Bool[Tensor, "*lead nodes"]]:
+    def descend(self, bits: Nodes) -> tuple[Int64[Tensor, "*lead"], Bool[Tensor, "*lead nodes"]]:
         """Return the leaf that the bits lead to, and whether its path passes each node."""
         node = bits.new_ones(*bits.shape[:-1], 1)
         passed = [node[..., :0]]

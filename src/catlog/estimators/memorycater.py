@@ -31,6 +31,8 @@ from .shrinkage import shrunk_coefficients
 
 __all__ = ["MemoryCateR"]
 
+Drawn = Int64[Tensor, "c rows d"]
+
 DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 WIDTHS = (0.5, 2.0, 8.0)  # rho = exp(-width / d): interactions of about width / 2 variables
 SHARES = (1e-6, 1e-3, 1e-1)  # of the narrow kernel, relative to the smooth one
@@ -157,12 +159,7 @@ class MemoryCateR(Learner[IndependentFactors]):
 
     @torch.no_grad()
     def _learn(
-        self,
-        q: IndependentFactors,
-        drawn: Int64[Tensor, "c r d"],
-        fx: Tensor,
-        at_draws: Tensor,
-        on_average: Tensor,
+        self, q: IndependentFactors, drawn: Drawn, fx: Tensor, at_draws: Tensor, on_average: Tensor
     ) -> None:
         """Update alpha and beta with this call's draws, store the draws, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
@@ -271,9 +268,7 @@ def calibration_equations(
     return gram, torch.einsum("cir,cr->i", feature, residual) / residual.numel()
 
 
-def slots_for(
-    new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]
-) -> Int64[Tensor, "c r"]:
+def slots_for(new: Drawn, points: Tensor, age: Int64[Tensor, "c m"]) -> Int64[Tensor, "c r"]:
     """Return the slots for r <= m new points: that of the same point, else the least recently seen
     one.
 

@@ -21,6 +21,9 @@ from .indecater import IndeCateR
 __all__ = ["LEG", "RAM", "SCateR"]
 
 Suffix = Literal["independent", "common", "gumbel"]
+Draws = Int64[Tensor, "n *batch d"]
+Categories = Int64[Tensor, "moves n *batch"]
+Table = Float[Tensor, "n *batch d k"]
 
 
 class SCateR(Estimator[Factors]):
@@ -125,9 +128,7 @@ class SCateR(Estimator[Factors]):
                 return sweep.of_all(self.categories)
             return sweep.of_chosen(draw.variables(n, self.variables))
 
-    def _table(
-        self, f: Evaluator, fx: Tensor, q: Factors, changes: "Interventions"
-    ) -> Float[Tensor, "n *batch d k"]:
+    def _table(self, f: Evaluator, fx: Tensor, q: Factors, changes: "Interventions") -> Table:
         """Return f after each intervention less f at the base draw, by variable and category."""
         flat = changes.moved.flatten(0, 1)
         values = f.chunked(lambda part: q.point(flat[part]), len(flat))
@@ -140,12 +141,8 @@ class SCateR(Estimator[Factors]):
 
 
 def by_category(
-    q: Factors,
-    variable: Int64[Tensor, "moves *#n_batch"],
-    category: Int64[Tensor, "moves n *#batch"],
-    values: Float[Tensor, "moves n *batch"],
-    empty: float = 0.0,
-) -> Float[Tensor, "n *batch d k"]:
+    q: Factors, variable: Tensor, category: Tensor, values: Tensor, empty: float = 0.0
+) -> Table:
     """Return the values of moves by the variables that they set, and the categories."""
     table = values.new_full((*values.shape[1:], q.d * q.k), empty)
     slot = (variable * q.k + category).expand(values.shape)
@@ -271,9 +268,7 @@ class LEG(Estimator[Factors]):
         return Estimate(cost.sum((-1, -2)).mean(0) / q.d, base + change)
 
 
-def _other_categories(
-    q: Factors, index: Int64[Tensor, "n *batch d"]
-) -> tuple[Int64[Tensor, "moves *ones"], Int64[Tensor, "moves n *batch"]]:
+def _other_categories(q: Factors, index: Draws) -> tuple[Int64[Tensor, "moves *ones"], Categories]:
     """Return all variables, once per other category, and these categories in each draw."""
     sizes = q.cardinalities
     changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
@@ -296,10 +291,10 @@ class Interventions(NamedTuple):
             categories: their total probability over its own.
     """
 
-    x: Int64[Tensor, "n *batch d"]
+    x: Draws
     moved: Int64[Tensor, "moves n *batch d"]
-    variable: Int64[Tensor, "moves n *batch"]
-    category: Int64[Tensor, "moves n *batch"]
+    variable: Categories
+    category: Categories
     weight: Float[Tensor, "moves n *batch"]
 
 
@@ -322,13 +317,7 @@ class Sweep:
         state: of conditionals that are computed step by step.
     """
 
-    def __init__(
-        self,
-        q: Factors,
-        noise: Float[Tensor, "groups n *batch_d"],
-        x: Int64[Tensor, "n *batch d"] | None,
-        suffix: Suffix,
-    ) -> None:
+    def __init__(self, q: Factors, noise: Tensor, x: Draws | None, suffix: Suffix) -> None:
         self.q = q.ordered
         self.validate = q.validate
         self.noise = noise
@@ -460,7 +449,7 @@ def _alternative_categories(
     current: Int64[Tensor, "n *batch"],
     categories: int | None,
     u: Float[Tensor, "n *batch"],
-) -> tuple[Int64[Tensor, "count n *batch"], Float[Tensor, "count n *batch"]]:
+) -> tuple[Categories, Float[Tensor, "moves n *batch"]]:
     """Return other categories and their weights.
 
     These are all, or the likeliest ``categories`` and one sampled from the rest. An impossible
@@ -486,10 +475,8 @@ def _alternative_categories(
 
 
 def _or_current_if_impossible(
-    category: Int64[Tensor, "count n *batch"],
-    current: Int64[Tensor, "n *batch"],
-    log_probs: Float[Tensor, "n *batch k"],
-) -> Int64[Tensor, "count n *batch"]:
+    category: Categories, current: Int64[Tensor, "n *batch"], log_probs: Float[Tensor, "n *batch k"]
+) -> Categories:
     """Return the categories, those of probability zero replaced by the draw's own."""
     picked = log_probs.gather(-1, category.movedim(0, -1)).movedim(-1, 0)
     return torch.where(picked > -torch.inf, category, current)

@@ -27,6 +27,14 @@ from .shrinkage import shrunk_coefficients
 
 __all__ = ["SlopeCateR"]
 
+Variables = Int64[Tensor, "m *batch"]
+Chance = Float[Tensor, "m *batch"]
+Corrected = Float[Tensor, "m *batch w"]
+Table = Float[Tensor, "*batch d w"]
+Rows = Float[Tensor, "rows *batch"]
+Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
+
 UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as unbiasedness needs
 
 
@@ -228,9 +236,7 @@ class SlopeCateR(Learner[RelaxableFactors]):
             return 1
         return self.every if draw.coin() * self.every < 1 else 0
 
-    def _read(
-        self, q: RelaxableFactors, learned: Float[Tensor, "*fits c"]
-    ) -> Float[Tensor, "*batch_or_1 c"]:
+    def _read(self, q: RelaxableFactors, learned: Float[Tensor, "*fits c"]) -> Tensor:
         """Return a copy of what was learned, in the dtype of q, that broadcasts with its batch."""
         (learned,) = frozen(self, learned)
         if learned.dim() > 1:  # for each entry of the first batch dimension
@@ -238,12 +244,7 @@ class SlopeCateR(Learner[RelaxableFactors]):
         return learned.to(q.real)
 
     def _plan(
-        self,
-        q: RelaxableFactors,
-        x: Tensor,
-        calls: int,
-        learned: Float[Tensor, "*batch_or_1 c"],
-        draw: Randomness,
+        self, q: RelaxableFactors, x: Tensor, calls: int, learned: Tensor, draw: Randomness
     ) -> "Plan":
         """Return the corrections of this call; they stand for the number of ``calls``."""
         m, starts = self.turns(q.k), 1 + self.uses_pairs(q.k)
@@ -287,16 +288,16 @@ class Plan(NamedTuple):
     """
 
     x: Float[Tensor, "n *batch d w"]
-    p: Float[Tensor, "*batch d w"]
+    p: Table
     undecided: Float[Tensor, "*batch d"]
     coefficients: Float[Tensor, "2 *batch_or_1"]
-    variable: Int64[Tensor, "m *batch"]
+    variable: Variables
     weight: Float[Tensor, "m *batch 1"]
-    p_corrected: Float[Tensor, "m *batch w"]
+    p_corrected: Corrected
     compared: Float[Tensor, "c m *batch w"]
     chance: Float[Tensor, "c m *batch"]
     pair_weight: Float[Tensor, "m *batch 1"] | None
-    shares: Float[Tensor, "rows *batch"]
+    shares: Rows
 
     def corrected(self) -> Float[Tensor, "changes *batch d w"]:
         """Return the draws with every compared category in place of the drawn one, unless it is
@@ -307,12 +308,12 @@ class Plan(NamedTuple):
         x = self.x[rows_in_turn(len(self.variable), self.x)]
         return torch.where(is_corrected, value.unsqueeze(-2), x).flatten(0, 1)
 
-    def by_correction(self, rows: Float[Tensor, "rows *rest"]) -> tuple[Tensor, Tensor]:
+    def by_correction(self, rows: Float[Tensor, "rows *rest"]) -> Pair:
         """Return what belongs to the draw of every correction, and to its changed points."""
         n, m = len(self.x), len(self.variable)
         return rows[:n][rows_in_turn(m, self.x)], rows[n:].unflatten(0, (-1, m))
 
-    def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch w"]:
+    def exact(self, values: Rows) -> Corrected:
         """Return the gradients in the logits of the corrected variables, from f at all points."""
         at_draw, at_change = self.by_correction(values)
         change = (at_change - at_draw).to(self.p.dtype).unsqueeze(-1)
@@ -321,9 +322,7 @@ class Plan(NamedTuple):
         above = self.compared[1:] - self.p_corrected
         return (self.chance[1:].unsqueeze(-1) * change * above).sum(0)
 
-    def predicted(
-        self, slopes: Float[Tensor, "rows *batch d w"]
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    def predicted(self, slopes: Float[Tensor, "rows *batch d w"]) -> tuple[Pair, Triple]:
         """Return the predictions of :meth:`exact` that alpha and beta multiply, from the slopes at
         all points, and their variances and covariance over the compared categories."""
         at_draw, at_change = self.by_correction(slopes)
@@ -346,7 +345,7 @@ class Plan(NamedTuple):
         return means, (ss, sc, cc)
 
 
-def straight_and_outer(x: Tensor, p: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def straight_and_outer(x: Tensor, p: Tensor, slope: Tensor) -> Pair:
     """Return J(p) and (x - p)(x - p)^T, both times f's slope at x; ReinMax takes half of each."""
     above = x - p
     return times_jacobian(p, slope), above * (above * slope).sum(-1, keepdim=True)
@@ -367,23 +366,19 @@ class SlopePoints(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        logits: Tensor, corrected: Tensor, rate: float, f: Evaluator, *tensors: Any
-    ) -> tuple[Tensor, Tensor]:
+    def forward(logits: Table, corrected: Tensor, rate: float, f: Evaluator, *tensors: Any) -> Pair:
         plan = Plan(*tensors[: len(Plan._fields)])
         marks = plan.weight.new_zeros((*plan.weight.shape[:-1], logits.shape[-1]))
         return torch.cat([plan.x, corrected]), marks
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
         _, _, ctx.rate, ctx.f, *tensors = inputs
         ctx.save_for_backward(*tensors[: len(Plan._fields)])
         ctx.buffers = tensors[len(Plan._fields) :]
 
     @staticmethod
-    def backward(
-        ctx: Any, by_point: Tensor, exact: Float[Tensor, "m *batch w"]
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_point: Tensor, exact: Corrected) -> tuple[Tensor | None, ...]:
         plan = Plan(*ctx.saved_tensors)
         n, shares = len(plan.x), plan.shares[..., None, None]
         slopes = torch.where(shares > 0, by_point.to(shares.dtype) / shares, 0.0)
@@ -411,7 +406,7 @@ class SlopePoints(torch.autograd.Function):
         return gradient, *[None] * (3 + len(Plan._fields) + len(ctx.buffers))
 
 
-def gradient_scale(p: Float[Tensor, "*batch d w"]) -> Float[Tensor, "*batch d"]:
+def gradient_scale(p: Table) -> Float[Tensor, "*batch d"]:
     r"""Return how undecided each variable is: the RMS gradient in its logits for independent slopes
     of variance 1.
 
@@ -425,7 +420,7 @@ def gradient_scale(p: Float[Tensor, "*batch d w"]) -> Float[Tensor, "*batch d"]:
     return (square * (1 - 2 * p + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
 
 
-def selection_probabilities(size: Float[Tensor, "*batch d"]) -> tuple[Tensor, Tensor]:
+def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Pair:
     """Return selection probabilities, 90 % proportional to ``size`` and 10 % uniform, and their
     cumulative sums."""
     d, running = size.shape[-1], size.cumsum(-1)
@@ -437,9 +432,7 @@ def selection_probabilities(size: Float[Tensor, "*batch d"]) -> tuple[Tensor, Te
     return kept * share + UNIFORM_SHARE / d, kept * cumulative + UNIFORM_SHARE * equal
 
 
-def systematic_sample(
-    ends: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
-) -> Int64[Tensor, "m *batch"]:
+def systematic_sample(ends: Float[Tensor, "*batch d"], m: int, start: Rows) -> Variables:
     """Return m variables by systematic sampling.
 
     ``ends`` are cumulative sums of how often each variable is picked in expectation, over the
@@ -458,11 +451,7 @@ def systematic_sample(
     return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
 
 
-def compare(
-    drawn: Float[Tensor, "m *batch w"],
-    p: Float[Tensor, "m *batch w"],
-    start: Float[Tensor, "pairs *batch"],
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def compare(drawn: Corrected, p: Corrected, start: Rows) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the compared categories, their chances and the weights of pairs; see :class:`Plan`.
 
     A pair takes another category by its probability among the rest, by systematic sampling from
@@ -501,9 +490,7 @@ def rows_in_turn(m: int, x: Float[Tensor, "n *rest"]) -> Int64[Tensor, " m"]:
     return torch.arange(m, device=x.device) % len(x)
 
 
-def shares_of_points(
-    drawn: Float[Tensor, "m *batch"], alternatives: Float[Tensor, "others m *batch"], n: int
-) -> Float[Tensor, "rows *batch"]:
+def shares_of_points(drawn: Chance, alternatives: Tensor, n: int) -> Rows:
     """Return the weights of n draws and of their corrected points in the value.
 
     A draw and its corrected points share the weight 1/n by the probabilities of the corrected
@@ -521,11 +508,7 @@ def shares_of_points(
     return torch.cat([drawn.sum(0), alternatives.flatten(0, 1)]) / n
 
 
-def add_at(
-    total: Float[Tensor, "*batch d width"],
-    variable: Int64[Tensor, "m *batch"],
-    terms: Float[Tensor, "m *batch width"],
-) -> Float[Tensor, "*batch d width"]:
+def add_at(total: Table, variable: Variables, terms: Corrected) -> Table:
     """Return ``total`` with the terms of all variables added to it.
 
     >>> add_at(torch.zeros(3, 1), torch.tensor([2, 2]), torch.tensor([[1.0], [5.0]])).tolist()
@@ -539,12 +522,8 @@ def add_at(
 
 
 def updates(
-    buffers: Sequence[Tensor],
-    terms: tuple[Tensor, Tensor, Tensor],
-    noise: tuple[Tensor, Tensor, Tensor],
-    per_variable: tuple[Tensor, Tensor],
-    rate: float,
-) -> list[tuple[Tensor, Tensor]]:
+    buffers: Sequence[Tensor], terms: Triple, noise: Triple, per_variable: Pair, rate: float
+) -> list[Pair]:
     """Return the buffers, and their values after this call.
 
     Args:
@@ -556,7 +535,7 @@ def updates(
     """
     fits = buffers[0].shape[:-2]
 
-    def mean(values: Float[Tensor, "m *batch"]) -> Float[Tensor, "*fits"]:
+    def mean(values: Chance) -> Float[Tensor, "*fits"]:
         return values.movedim(1, 0).flatten(1).mean(-1) if fits else values.mean()
 
     exact, s, c = terms

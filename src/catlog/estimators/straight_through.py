@@ -34,6 +34,9 @@ __all__ = [
 R = TypeVar("R", bound=RelaxableFactors)
 Points = Float[Tensor, "n *batch_event"]
 Table = Float[Tensor, "#n *batch d k"]
+Index = Int64[Tensor, "n *batch d"]
+ByVariable = Float[Tensor, "n *batch d"]
+Probs = Float[Tensor, "*batch d"]
 
 SMALL = 2**13  # numbers that one kernel makes faster than a loop that keeps them in the caches
 
@@ -365,9 +368,7 @@ class GumbelRao(GivenDraws):
         z = gumbels_given_argmax(q.log_probs, index, u)
         return self.softened(q, z).mean(0)
 
-    def _rise(
-        self, q: RelaxableFactors, index: Int64[Tensor, "n *batch d"], draw: Randomness
-    ) -> Float[Tensor, "n *batch d"]:
+    def _rise(self, q: RelaxableFactors, index: Index, draw: Randomness) -> ByVariable:
         r"""Return the mean derivative of the softmax's second entry in the log-odds, for two
         categories.
 
@@ -448,7 +449,7 @@ class ReinMaxRao(GivenDraws):
         return 2 * self.softened(q, z).mean(0) - times_jacobian(q.p, q.logits) / 2
 
 
-def _log_midpoint(q: Factors, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
+def _log_midpoint(q: Factors, index: Index) -> Float[Tensor, "n *batch d k"]:
     """Return the log-probabilities halfway between q and each draw, a constant."""
     return ((q.is_drawn(index) + q.log_conditionals(index).detach().exp()) / 2).log()
 
@@ -558,7 +559,7 @@ class GappedStraightThrough(ThroughDraws[RelaxableFactors]):
         moved = torch.where(drawn, top, lowered)
         return ((moved + (q.logits - q.logits.detach())) / self.temperature).softmax(-1)
 
-    def _weight(self, q: Bits, bit: Float[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d"]:
+    def _weight(self, q: Bits, bit: ByVariable) -> ByVariable:
         """Return the derivative of the softmax at the moved logits in the log-odds of the bit.
 
         The moved logits differ by the log-odds of the drawn value, or by the gap if that is more.
@@ -695,9 +696,7 @@ class MinimumVarianceStraightThrough(ThroughDraws[RelaxableFactors]):
         least = 2**24 * torch.finfo(dtype).tiny
         return max(1 / (1 + self.bias_weight), least), self.bias_weight / (1 + self.bias_weight)
 
-    def _weights(
-        self, zero: Float[Tensor, "*batch d"], one: Float[Tensor, "*batch d"]
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d"]]:
+    def _weights(self, zero: Probs, one: Probs) -> tuple[Probs, Probs]:
         """Return S for draws 0 and 1 of a bit, in the log-odds; the arguments are probabilities.
 
         It is ``mean`` with the two equations of ``_multiplier`` solved by hand, so that no

@@ -18,6 +18,10 @@ from torch.nn.functional import pad
 from ...core.categories import inverse_cdf
 from ...core.tracing import inside_functorch
 
+Members = Int64[Tensor, "m *batch d"]
+Valid = Bool[Tensor, "m *batch"]
+Depths = Float[Tensor, "m *batch depths"]
+
 FEW = 16  # members; pairs of more take longer than a loop over the variables
 
 
@@ -59,9 +63,7 @@ class PrefixTree:
         put = table.scatter if inside_functorch() else table.scatter_
         return put(0, self.branch, values).unflatten(0, (self.k, m))
 
-    def remaining(
-        self, probs: Float[Tensor, "rows *batch d k"]
-    ) -> Float[Tensor, "m *batch depths"]:
+    def remaining(self, probs: Float[Tensor, "rows *batch d k"]) -> Depths:
         """Return the probability to be outside the set, given the first i variables of a member.
 
         ``probs`` are the conditionals along the members; all members may share one row. A node adds
@@ -80,17 +82,13 @@ class PrefixTree:
             below = torch.zeros_like(below).scatter_add(0, leaders, below).gather(0, leaders)
         return pad(below, (0, 1))
 
-    def walk(self, remaining: Float[Tensor, "m *batch depths"], draws: int) -> "Walk | Steps":
+    def walk(self, remaining: Depths, draws: int) -> "Walk | Steps":
         """Return what chooses categories outside the set, block after block."""
         share = self.by_branch(1.0, torch.where(self.valid, remaining[..., 1:], 1.0))
         return (Walk if len(self.members) <= FEW else Steps)(self, share, draws)
 
 
-def prefix_tree(
-    members: Int64[Tensor, "m *batch d"],
-    valid: Bool[Tensor, "m *batch"] | None,
-    cardinalities: tuple[int, ...],
-) -> PrefixTree:
+def prefix_tree(members: Members, valid: Valid | None, sizes: tuple[int, ...]) -> PrefixTree:
     """Return the tree of the valid members (None: all).
 
     >>> members = torch.tensor([[0, 1, 1], [0, 1, 0], [1, 1, 0]])
@@ -101,7 +99,7 @@ def prefix_tree(
     """
     if valid is None:
         valid = torch.ones_like(members[..., 0], dtype=torch.bool)
-    k = max(cardinalities)
+    k = max(sizes)
     find = _leaders_by_pairs if len(members) <= FEW else _leaders_by_steps
     leaders = find(members, valid, k)
     branch = leaders[..., :-1].add(members, alpha=len(members))
@@ -114,9 +112,7 @@ def row_numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
     return numbers.view(-1, *[1] * (members.dim() - 1))
 
 
-def _leaders_by_pairs(
-    members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"], k: int
-) -> Int64[Tensor, "m *batch depths"]:
+def _leaders_by_pairs(members: Members, valid: Valid, k: int) -> Int64[Tensor, "m *batch depths"]:
     """Return the leaders from the comparison of every member with the earlier ones."""
     number = row_numbers(members).to(torch.int8)
     invalid = ~valid.unsqueeze(-1)
@@ -134,9 +130,7 @@ def _prefixes_agree(a: Tensor, b: Tensor) -> Bool[Tensor, "*rows d"]:
     return (a == b).cumprod(-1, dtype=torch.int8).bool()
 
 
-def _leaders_by_steps(
-    members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"], k: int
-) -> Int64[Tensor, "m *batch depths"]:
+def _leaders_by_steps(members: Members, valid: Valid, k: int) -> Int64[Tensor, "m *batch depths"]:
     """Return the leaders, variable by variable."""
     m = len(members)
     number = row_numbers(valid)
@@ -152,9 +146,7 @@ def _leaders_by_steps(
     return torch.stack(leaders, -1)
 
 
-def suffix_sums(
-    term: Float[Tensor, "*batch d"], step: Float[Tensor, "*batch d"]
-) -> Float[Tensor, "*batch d"]:
+def suffix_sums(term: Float[Tensor, "*batch d"], step: Tensor) -> Float[Tensor, "*batch d"]:
     """Return s_i = term_i + step_i s_{i+1} in log2(d) rounds, each of which doubles the range.
 
     >>> suffix_sums(torch.ones(3), torch.tensor([0.5, 2.0, 7.0]))
