@@ -116,7 +116,8 @@ class DigitsOfSum(OwnTable):
         place, changed = torch.arange(self._places + 1, device=x.device), changed.unsqueeze(-1)
         reaches = (changed < place) & (stop_below <= changed)
         sees_other_carry = flips.unsqueeze(-1) & reaches.unsqueeze(-2)
-        right, other_right = (self._right(sums, c)[..., None, None, :] for c in (carry, 1 - carry))
+        other_right = self._right(sums, 1 - carry)[..., None, None, :]
+        right = self._right(sums, carry)[..., None, None, :]
         table = torch.where(sees_other_carry, other_right, right)
         table = torch.where((changed == place).unsqueeze(-2), at_place.unsqueeze(-1), table)
         return table.flip(-1)

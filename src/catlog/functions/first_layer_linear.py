@@ -268,9 +268,11 @@ class FirstLayerLinear(OwnTable):
         There are none where the network is another one, or the head no plain cross-entropy.
         """
         modules = list(self.network)
-        kinds = [nn.ReLU if i % 2 else nn.Linear for i in range(len(modules))]
-        fits = len(modules) % 2 == 1 and all(map(is_exactly, modules, kinds))
-        if self.one_hot or not fits or not is_exactly(self.head, BernoulliCrossEntropy):
+        alternate = all(
+            is_exactly(module, nn.ReLU if i % 2 else nn.Linear) for i, module in enumerate(modules)
+        )
+        fits = alternate and len(modules) % 2 == 1 and not self.one_hot
+        if not fits or not is_exactly(self.head, BernoulliCrossEntropy):
             return []
         return [cast(nn.Linear, layer) for layer in modules[::2]]
 

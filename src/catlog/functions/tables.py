@@ -113,7 +113,8 @@ def hold(module: nn.Module, **tensors: tuple[Tensor, str]) -> None:
         tensors: under its name, each tensor and its shape, such as "[*batch, d, k]". Equal letters
             are equal sizes.
     """
-    owner, sizes, fits = type(module).__name__, dict[str, int](), True
+    owner, fits = type(module).__name__, True
+    sizes: dict[str, int] = {}
     for name, (tensor, form) in tensors.items():
         check_is_tensor(owner, name, tensor, form)
         letters = form.removeprefix("[*batch, ").strip("[]").split(", ")
