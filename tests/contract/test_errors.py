@@ -251,19 +251,6 @@ def test_parameters_that_became_nan(E):
             E(total, Categoricals(logits, (2, 2, 2)))
 
 
-@each_estimator
-def test_extreme_logits_give_finite_gradients(E):
-    rows = [[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4]]
-    for kind in kinds(E):
-        for dtype in (torch.float32, torch.float64):
-            logits = torch.tensor(rows, dtype=dtype)
-            logits = torch.stack([logits, -logits]).requires_grad_()
-            value = E(clean, KINDS[kind](logits), generator=seeded())
-            (gradient,) = torch.autograd.grad(value.sum(), logits)
-            assert bool(value.isfinite().all())
-            assert bool(gradient.isfinite().all())
-
-
 def scribbling(x):
     value = (x.mul_(2) - 0.3).square().flatten(2).sum(-1)
     x.zero_()

@@ -168,14 +168,15 @@ class Evaluator:
             # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
             most = 2**28 if x.is_cuda else 2**22
             at_once = max(1, most // max(1, prod(fx.shape[1:]) * q.d * q.k))
-        total: Tensor | None = None
         with torch.no_grad():
+            total = None
             for first in range(0, draws, at_once):
                 rows = slice(first * group, (first + at_once) * group)
-                table = Neighbours(self, x[rows], fx[rows], None, per_variable).total()
+                part = (x, fx) if at_once >= draws else (x[rows], fx[rows])
+                table = Neighbours(self, *part, None, per_variable).total()
                 total = table if total is None else total + table
         assert total is not None
-        return total / draws
+        return total if draws == 1 else total / draws
 
     # What f knows of itself
 
