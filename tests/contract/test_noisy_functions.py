@@ -18,6 +18,7 @@ from catlog import NoisyFunctionWarning
 
 Function = Callable[[Tensor], Tensor]
 D = 4
+MANY = 30  # batch elements: dropout leaves the values of all of them alone once in 10^10 times
 SUBTRACTING = {
     "IndeCateR": catlog.IndeCateR(2),
     "IndeCateR, per variable": catlog.IndeCateR(1, per_variable=True),
@@ -56,17 +57,17 @@ def rows_of(network: nn.Module) -> Function:
 
 @pytest.mark.parametrize("name", SUBTRACTING)
 def test_noise_is_named_where_values_are_subtracted(name: str) -> None:
-    E, q = SUBTRACTING[name], bits(3)
+    E, q = SUBTRACTING[name], bits(MANY)
     with pytest.warns(NoisyFunctionWarning, match="draws random numbers.*outside f") as caught:
         E(Dropped(), q)
     assert {warning.filename for warning in caught} == {__file__}
-    mask = dropout(torch.ones(3, D), 0.5)
+    mask = dropout(torch.ones(MANY, D), 0.5)
     E(lambda x: (x * mask).sum(-1), q)  # one mask for all points
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_noise_is_not_named_elsewhere(name: str) -> None:
-    OTHERS[name](Dropped(), bits(3))
+    OTHERS[name](Dropped(), bits(MANY))
 
 
 def chain() -> Distribution:
@@ -98,7 +99,7 @@ def test_noise_in_an_own_table_is_named() -> None:
         nn.Sequential(nn.Linear(D, 3), nn.Dropout()), lambda h: h.square().sum(-1)
     )
     with pytest.warns(NoisyFunctionWarning):
-        catlog.IndeCateR(1)(f, bits(3))
+        catlog.IndeCateR(1)(f, bits(MANY))
 
 
 @pytest.mark.parametrize("make", [catlog.IndeCateR, catlog.SlopeCateR])
@@ -112,7 +113,7 @@ def test_values_gradients_random_numbers_and_calls_are_those_without_a_look(
     for validate in (True, False):
         network.load_state_dict(start)
         torch.manual_seed(0)
-        q = bits(3, validate_args=validate)
+        q = bits(MANY, validate_args=validate)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             value = make(4)(inner, q)
@@ -132,7 +133,7 @@ def test_a_sound_function_is_not_evaluated_once_more(name: str) -> None:
         calls.append(len(x))
         return x.sum(-1)
 
-    E, q = SUBTRACTING[name], bits(3)
+    E, q = SUBTRACTING[name], bits(MANY)
     E(f, q)
     assert sum(calls) == E.evaluations(q)
 
@@ -142,7 +143,7 @@ def test_few_uses_are_looked_at() -> None:
     for use in range(1, 17):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            catlog.IndeCateR(1)(f, bits(3))
+            catlog.IndeCateR(1)(f, bits(MANY))
         looks += [use] * len(caught)
     assert looks == [1, 2, 3, 4, 8, 16]
 
@@ -150,10 +151,10 @@ def test_few_uses_are_looked_at() -> None:
 def test_batch_normalisation_is_named_in_training_mode_only() -> None:
     network = nn.Sequential(nn.Linear(D, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)).eval()
     f = rows_of(network)
-    catlog.IndeCateR(1)(f, bits(3))  # a validation before the training
+    catlog.IndeCateR(1)(f, bits(MANY))  # a validation before the training
     network.train()
     with pytest.warns(NoisyFunctionWarning, match="batch normalisation.*LayerNorm"):
-        catlog.IndeCateR(1)(partial(f), bits(3))
+        catlog.IndeCateR(1)(partial(f), bits(MANY))
 
 
 def draws_in_vain(x: Tensor) -> Tensor:
@@ -173,13 +174,15 @@ def takes_no_two_points(x: Tensor) -> Tensor:
 model = nn.ModuleDict({"encoder": nn.BatchNorm1d(D), "decoder": nn.Linear(D, 1)})
 # Calls that give no warning, as every warning is an error here.
 SILENT: dict[str, Callable[[], object]] = {
-    "random numbers that change nothing": lambda: catlog.IndeCateR(1)(draws_in_vain, bits(3)),
-    "points of one call share it": lambda: catlog.SlopeCateR(4)(shares_noise, bits(3)),
+    "random numbers that change nothing": lambda: catlog.IndeCateR(1)(draws_in_vain, bits(MANY)),
+    "points of one call share it": lambda: catlog.SlopeCateR(4)(shares_noise, bits(MANY)),
     "f cannot be repeated": lambda: catlog.IndeCateR(1)(takes_no_two_points, bits()),
     "batch normalisation elsewhere": lambda: catlog.IndeCateR(1)(
-        lambda x: model["decoder"](x).squeeze(-1), bits(3)
+        lambda x: model["decoder"](x).squeeze(-1), bits(MANY)
     ),
-    "values are not checked": lambda: catlog.IndeCateR(1)(Dropped(), bits(3, validate_args=False)),
+    "values are not checked": lambda: catlog.IndeCateR(1)(
+        Dropped(), bits(MANY, validate_args=False)
+    ),
     "grad": lambda: torch.func.grad(traced)(torch.zeros(2, D)),
     "vmap": lambda: torch.func.vmap(traced, randomness="different")(torch.zeros(3, 2, D)),
     **{
@@ -204,13 +207,13 @@ def test_no_warning(name: str) -> None:
 
 def test_noise_that_the_points_of_a_call_share_is_named_for_two_calls() -> None:
     with pytest.warns(NoisyFunctionWarning):
-        catlog.IndeCateR(1)(shares_noise, bits(3))
+        catlog.IndeCateR(1)(shares_noise, bits(MANY))
 
 
 def test_the_warning_can_be_turned_off() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoisyFunctionWarning)
-        catlog.IndeCateR(1)(Dropped(), bits(3))
+        catlog.IndeCateR(1)(Dropped(), bits(MANY))
 
 
 def test_functions_are_not_kept() -> None:
@@ -218,7 +221,7 @@ def test_functions_are_not_kept() -> None:
 
     def call() -> "ref[object]":
         f = lambda x: network(x).squeeze(-1)  # noqa: E731
-        catlog.IndeCateR(1)(f, bits(3))
+        catlog.IndeCateR(1)(f, bits(MANY))
         return ref(f)
 
     kept = call()

@@ -51,9 +51,7 @@ class Evaluator:
 
     def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         """Return f at points ``[n, *batch, *event]``; f gets a copy, and may write into it."""
-        copy = x.clone()
-        with self.q.showing(x, copy):
-            return self._values(copy)
+        return self._values(self.q.copied(x))
 
     def through(self, x: Tensor, *, subtracted: bool = False) -> Float[Tensor, "n *batch"]:
         """Return f at points that carry a derivative, or raise if f does not depend on it.

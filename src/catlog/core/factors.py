@@ -1,10 +1,9 @@
 """How estimators see q: a product of d categorical factors, whatever torch class it is."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, isnan, log, prod
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -17,7 +16,6 @@ from .checks import check_dense
 from .ordered import IndependentBlocks, Ordered, PointForm, Rearranged
 from .tracing import can_inspect, inside_functorch, is_transformed
 
-NOTHING = nullcontext()
 T = TypeVar("T")
 Weight = float | Tensor
 
@@ -34,13 +32,9 @@ class lazy(Generic[T]):  # noqa: N801  # used as a decorator
         self.name = function.__name__
         self.__doc__ = function.__doc__
 
-    @overload
-    def __get__(self, owner: None, kind: type) -> "lazy[T]": ...
-    @overload
-    def __get__(self, owner: object, kind: type) -> T: ...
-    def __get__(self, owner: Any, kind: type) -> "T | lazy[T]":
-        if owner is None:
-            return self
+    def __get__(self, owner: Any, kind: type) -> T:
+        if owner is None:  # a page of documentation reads the class
+            return self  # type: ignore[return-value]
         if torch.is_grad_enabled() == owner.grad_mode:
             value = self.function(owner)
         else:
@@ -132,9 +126,9 @@ class Factors:
         """Return independent draws, if there is a faster way than :meth:`from_uniforms`."""
         return None
 
-    def showing(self, x: Tensor, copy: Tensor) -> AbstractContextManager[None]:
-        """Return the context in which f is called with a copy of points."""
-        return NOTHING
+    def copied(self, x: Tensor) -> Tensor:
+        """Return a copy of points for f, which may write into it."""
+        return x.clone()
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """Return log q(x), which can be differentiated any number of times."""
@@ -618,20 +612,12 @@ class DependentFactors(Factors):
         self.drawn = Draws(self.point(index), index, log_probs)
         return self.drawn.x
 
-    def showing(self, x: Tensor, copy: Tensor) -> AbstractContextManager[None]:
-        if self.drawn is None or x is not self.drawn.x:
-            return NOTHING
-        return self._showing(self.drawn, copy)
-
-    @contextmanager
-    def _showing(self, drawn: Draws, copy: Tensor) -> Iterator[None]:
-        """Let ``q.log_prob`` know the draws while f is called with them."""
-        shape = copy.shape[:1] + self.q.batch_shape
-        self.q.scored_draws = copy, lambda: drawn.log_prob().reshape(shape)
-        try:
-            yield
-        finally:
-            del self.q.scored_draws
+    def copied(self, x: Tensor) -> Tensor:
+        copy, drawn = x.clone(), self.drawn
+        if drawn is not None and x is drawn.x:  # so that q.log_prob in f need not score it again
+            shape = copy.shape[:1] + self.q.batch_shape
+            copy.scores = self.q, lambda: drawn.log_prob().reshape(shape)  # type: ignore[attr-defined]
+        return copy
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         if self.drawn is not None and x is self.drawn.x:
