@@ -34,7 +34,7 @@ def fenced(output: str) -> str:
 
 
 def printed() -> dict[str, str]:
-    comparison, explanation, _ = map(fenced, executed()[0])
+    comparison, explanation = map(fenced, executed()[0])
     return {"comparison": comparison, "explanation": explanation}
 
 

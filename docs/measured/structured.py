@@ -1,4 +1,4 @@
-"""The tables and the picture of structured.md."""
+"""The picture of structured.md."""
 
 from math import log
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, keyed, pivot, read, selected, short, table
+from . import distinct, keyed, read
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -42,34 +42,6 @@ def picture(path: Path) -> None:
     for i in range(1, len(problems)):
         axes.axvline(width * i - 0.5, color="white", linewidth=6)
     figure.savefig(path, dpi=130)
-
-
-def autoencoder_losses(rows: list[Row]) -> str:
-    """Return losses and seconds of training, means over seeds, after the last step."""
-    last = max(row["step"] for row in rows)
-    lines = []
-    for name in distinct(rows, "estimator"):
-        same = selected(rows, estimator=name, step=last)
-        means = [
-            sum(row[column] for row in same) / len(same)
-            for column in ("loss_likeliest", "loss", "seconds")
-        ]
-        lines.append([name, *(f"{number:.0f}" for number in means)])
-    return table((f"after {last:,} steps", "most likely code", "a draw", "seconds"), lines)
-
-
-def counts(rows: list[Row]) -> str:
-    """Return the variance of gradients for counts, by function and estimator."""
-    rows = [{**row, "method": f"{row['estimator']} | {row['evaluations']}"} for row in rows]
-    names, lines = pivot(rows, "method", "function", lambda row: short(row["variance"]))
-    return table(("estimator", "evaluations", *names), lines)
-
-
-def values() -> dict[str, object]:
-    return {
-        "autoencoder": autoencoder_losses(read("subset/autoencoder_mnist")),
-        "counts": counts(read("quality/counts")),
-    }
 
 
 def figures() -> dict[str, object]:
