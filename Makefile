@@ -144,5 +144,5 @@ planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by on
 	$(BIN)/python tests/planted_bugs.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv .venv-jax .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov \
+	rm -rf .venv .venv-jax .versions build dist demo runs docs/_build docs/api docs/gallery htmlcov \
 		.coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
