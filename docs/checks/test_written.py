@@ -20,7 +20,7 @@ def test_a_page_has_the_numbers_of_its_files(name: str) -> None:
     text = (render.DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert text == render.page(name), f"run `python docs/render.py {name}`"
     module, marked = render.MODULES[name], {match[1] for match in render.MARKED.finditer(text)}
-    printed = {"comparison", "explanation", "layers"} if name in OF_CODE else set()
+    printed = {"comparison", "explanation"} if name in OF_CODE else set()
     assert marked - printed <= set(getattr(module, "values", dict)())
     assert (
         text.count("<!-- measured:")

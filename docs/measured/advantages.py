@@ -1,6 +1,6 @@
-"""The table of advantages.md, from results/quality/advantages.csv."""
+"""The numbers of advantages.md, from results/quality/advantages.csv."""
 
-from . import Row, keyed, read, table
+from . import Row, keyed, read
 
 PROMPTS = ("easy", "harder", "hardest", "all")
 
@@ -11,12 +11,7 @@ def load() -> dict[tuple[str, str, int, str], Row]:
 
 def values() -> dict[str, object]:
     rows = load()
-    lines = []
-    for reward in ("right or wrong", "graded"):
-        for estimator in ("rloo", "dr_grpo", "grpo"):
-            cells = [rows[reward, estimator, 16, prompt] for prompt in PROMPTS]
-            scales = [f"{row['scale']:.2f}" for row in cells]
-            bias = f"{0.0 if cells[-1]['bias'] < 1e-12 else cells[-1]['bias']:.2f}"
-            lines.append([reward, f"`{estimator}`", *scales, bias])
-    head = ["reward", "estimator", *(f"scale: {prompt}" for prompt in PROMPTS), "bias"]
-    return {"bias": table(head, lines)}
+    return {
+        prompt: f"{rows['right or wrong', 'grpo', 16, prompt]['scale']:.1f}"
+        for prompt in ("easy", "hardest")
+    }

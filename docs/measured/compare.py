@@ -13,9 +13,9 @@ from . import ROOT
 
 
 @cache
-def executed(page: str = "compare") -> tuple[list[str], dict[str, Any]]:
-    """Run a page's blocks of Python in order; return what each one prints, and their names."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+def executed() -> tuple[list[str], dict[str, Any]]:
+    """Run the page's blocks of Python in order; return what each one prints, and their names."""
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     outputs, names = [], dict[str, Any]()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

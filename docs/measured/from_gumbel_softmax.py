@@ -1,9 +1,8 @@
-"""The tables of from_gumbel_softmax.md, and what its code prints."""
+"""The tables of from_gumbel_softmax.md."""
 
 from statistics import geometric_mean, mean
 
 from . import Row, grouped, read, selected, table
-from .compare import executed, fenced
 
 MODELS = ("codebook", "codebook, KL", "signals", "two levels", "quantiser", "attention", "router")
 RACED = (
@@ -78,7 +77,3 @@ def values() -> dict[str, object]:
         "race": race(read("quality/sampling_layers")),
         "overhead": overhead(read("speed/sample_cpu")),
     }
-
-
-def printed() -> dict[str, str]:
-    return {"layers": next(fenced(text) for text in executed("from_gumbel_softmax")[0] if text)}

@@ -1,22 +1,9 @@
-"""The tables of from_pyro.md, from results/quality/pyro_variance.csv and results/pyro/."""
+"""The table of from_pyro.md."""
 
-from . import read, selected, short, table
+from . import read, selected, table
 
-TRAINED = {"mixture": 100, "autoencoder": 100, "chain": 100}
 LABELLED = (("TraceEnum_ELBO, parallel", None), ("Exact()", "shared"), ("Exact()", "stratified"))
 STEPS = ((0.001, 1000), (0.003, 1000), (0.003, 4000))
-
-
-def variance() -> str:
-    lines = []
-    for row in read("quality/pyro_variance"):
-        shown = TRAINED[row["problem"]] == row["steps"] and row["ratio"] != 1
-        if shown and row["method"] != "Trace_ELBO":
-            method = row["method"].removeprefix("catlog.pyro.")
-            ratio = "0 (exact)" if row["ratio"] < 1e-10 else short(float(row["ratio"]))
-            cells = (row["evaluations"], ratio, short(float(row["milliseconds"])))
-            lines.append([row["problem"], f"`{method}`", *cells])
-    return table(["model", "loss", "evaluations", "variance", "ms"], lines)
 
 
 def bounds() -> str:
@@ -38,4 +25,4 @@ def bounds() -> str:
 
 
 def values() -> dict[str, object]:
-    return {"variance": variance(), "bounds": bounds()}
+    return {"bounds": bounds()}

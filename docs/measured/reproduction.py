@@ -45,8 +45,8 @@ def values() -> dict[str, object]:
         "hold": outcomes["holds"],
         "do_not": outcomes["does not hold"],
         "untested": outcomes["not testable"],
-        "verdicts": table(
-            ("claim", "verdict"), ([claim.says, verdict.outcome] for claim, verdict in judged)
+        "verdicts": "\n".join(
+            f"- {claim.says}" for claim, verdict in judged if verdict.outcome == "does not hold"
         ),
         "additions": additions(read("paper/addition")),
     }
