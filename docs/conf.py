@@ -52,8 +52,10 @@ python_maximum_signature_line_length = 100
 # linked.
 _public = "distributions|estimators|functions|language_models|problems"
 _internal = rf"catlog\.(?!({_public})\.\w+$)[\w.]+\.\w+"
-_others = r"(torch|jaxtyping|collections|typing|pathlib)\b.*|Tensor|Module"
-nitpick_ignore_regex = [("py:.*", _internal), ("py:.*", _others)]
+_others = r"(torch|jaxtyping|collections|concurrent|contextlib|os|pathlib|types|typing)\b.*"
+_others += r"|Tensor|Module|P|inf|given_logits"
+_properties = r".* .*|differentiable|processes"  # sentences, which napoleon takes for types
+nitpick_ignore_regex = [("py:.*", name) for name in (_internal, _others, _properties)]
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
@@ -94,7 +96,18 @@ def _escape_shapes(
         lines[i] = "``".join(parts)
 
 
+def _resolve_short_name(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Find an estimator that a docstring names without its module, in `catlog` or below it."""
+    for module in ("catlog", "catlog.estimators"):
+        target = (node.get("reftype"), f"{module}.{node.get('reftarget')}", node, content)
+        found = env.domains["py"].resolve_xref(env, node.get("refdoc"), app.builder, *target)
+        if node.get("refdomain") == "py" and found is not None:
+            return found
+    return None
+
+
 def setup(app: Any) -> None:
+    app.connect("missing-reference", _resolve_short_name)
     app.connect("autodoc-process-docstring", _escape_shapes)
 
 
