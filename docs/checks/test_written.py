@@ -29,6 +29,13 @@ def test_a_page_has_the_numbers_of_its_files(name: str) -> None:
     )
 
 
+def test_no_line_of_a_paragraph_begins_with_a_marker() -> None:
+    """There it would begin a block of HTML, in which Markdown is not read."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^ *<!-- (measured: \w+|end) -->.", text, re.MULTILINE), page.name
+
+
 def test_names() -> None:
     text = render.NAMES.read_text(encoding="utf-8")
     assert text == reference.names_page(text), "run `python docs/render.py`"
