@@ -165,7 +165,7 @@ def help_text(*arguments: str) -> str:
 
 def command() -> str:
     """Return the page of the command line."""
-    lines = ["---", "hide-toc: true", "---", "# The command `catlog`", ""]
+    lines = ["# The command `catlog`", ""]
     lines += [
         "Needs `pip install . ./experiments`. A wrong argument gives one line and exit code 2.",
         "",
