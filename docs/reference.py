@@ -130,7 +130,9 @@ def entry(name: str) -> str:
     """Return the line of a name in names.md."""
     last = name.rpartition(".")[2]
     more = f" {estimators.facts(last)}" if last in ESTIMATORS else ""
-    return f"- `{call(name)}`: {summary(name).rstrip('.')}.{more}"
+    text = summary(name).rstrip(".")
+    first = text.partition(": ")[0]
+    return f"- `{call(name)}`: {first if first.count(' ') > 2 else text}.{more}"
 
 
 def names_page(text: str) -> str:
