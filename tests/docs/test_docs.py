@@ -22,7 +22,7 @@ PACKAGES = (
 
 PAGES_WITH_CODE = (
     "index", "choose", "fast_functions", "structured", "black_box", "scaling", "advantages",
-    "programs", "peers", "own_distribution", "shapes", "layers", "policies",
+    "programs", "own_distribution", "shapes", "layers", "policies",
     "in_practice", "mixed", "from_gumbel_softmax",
 )  # fmt: skip
 
