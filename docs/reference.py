@@ -97,7 +97,7 @@ def summary(name: str) -> str:
     if not (isclass(value) or isfunction(value)):
         return constant(value)
     text = " ".join((getdoc(value) or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".:")
-    text = re.sub(r":(class|func|mod):", "", text)
+    text = re.sub(r":(class|func|mod):", "", text).replace("`~", "`")
     return re.sub(r":math:`([^`]*)`", r"$\1$", text).replace("``", "`")
 
 
