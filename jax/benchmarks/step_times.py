@@ -1,14 +1,14 @@
 """How long does a training step take, in JAX and in torch?
 
-    cd jax && PYTHONPATH=src:../src python -m benchmarks.step_times                 # one CPU core
-    cd jax && PYTHONPATH=src:../src python -m benchmarks.step_times --device cuda
+    PYTHONPATH=jax/src:src python jax/benchmarks/step_times.py                 # one CPU core
+    PYTHONPATH=jax/src:src python jax/benchmarks/step_times.py --device cuda
 
 An autoencoder of 200 bits (784-384-256-200-256-384-784) with its negated ELBO, batch 100, Adam
 included. Both libraries run in one process and take turns: a round is some steps of each.
 Times are medians over rounds: CPU seconds on a CPU, wall-clock time on a GPU. Matrix products
 have the same precision in both.
 
-- jax, scan: 50 steps in one `lax.scan`.
+- jax, scan: steps in one `lax.scan`, 10 on a CPU and 50 on a GPU.
 - jax, call: a compiled step per Python call.
 - torch, eager; torch, compiled: the loss by torch.compile; torch, captured: `catlog.compiled_step`
   on a GPU, compiled and replayed as a CUDA graph.
@@ -35,7 +35,9 @@ METHODS = (
     "SlopeCateR(8)",
 )
 SIZES = (784, 384, 256, 200), (200, 256, 384, 784)
-BATCH, IN_SCAN, RATE = 100, 50, 1e-4
+BATCH, RATE = 100, 1e-4
+IN_SCAN = {"cpu": 10, "cuda": 50}
+OUT = Path(__file__).parents[2] / "results" / "speed" / "jax_step_times.csv"
 MODES = {
     "cpu": ("jax, scan", "jax, call", "torch, eager", "torch, compiled"),
     "cuda": ("jax, scan", "jax, call", "torch, eager", "torch, captured"),
@@ -50,7 +52,7 @@ def settings() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", choices=["highest", "tf32"], default=["highest"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, help="per round, of those that are called")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
+    parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     args.modes = args.modes or MODES[args.device]
     args.steps = args.steps or (4 if args.device == "cpu" else 200)
@@ -60,7 +62,7 @@ def settings() -> argparse.Namespace:
 # JAX: a step of (parameters, moments), with Adam written out.
 
 
-def jax_steps(method: str, precision: str, in_scan: bool) -> Callable[[int], None]:
+def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None]:
     """Return a function that makes a number of steps and waits for them."""
     import jax
     import jax.numpy as jnp
@@ -112,7 +114,7 @@ def jax_steps(method: str, precision: str, in_scan: bool) -> Callable[[int], Non
 
     @partial(jax.jit, donate_argnums=0)
     def many(state: Any, key: Any, data: Any) -> Any:
-        keys = jax.random.split(key, IN_SCAN)
+        keys = jax.random.split(key, in_scan)
         return jax.lax.scan(lambda state, key: step(state, key, data), state, keys)
 
     keys = jax.random.split(jax.random.key(0), 3)
@@ -125,7 +127,7 @@ def jax_steps(method: str, precision: str, in_scan: bool) -> Callable[[int], Non
     def run(steps: int) -> None:
         nonlocal state, number
         with jax.default_matmul_precision("highest" if precision == "highest" else "tensorfloat32"):
-            for _ in range(max(1, steps // IN_SCAN) if in_scan else steps):
+            for _ in range(max(1, steps // in_scan) if in_scan else steps):
                 number += 1
                 make = many if in_scan else one
                 state, value = make(state, jax.random.key(number), data)
@@ -198,7 +200,8 @@ def measured(args: argparse.Namespace, method: str, precision: str) -> list[dict
         start = time.perf_counter()
         try:
             if mode.startswith("jax"):
-                run = jax_steps(method, precision, mode == "jax, scan")
+                in_scan = IN_SCAN[args.device] if mode == "jax, scan" else 0
+                run = jax_steps(method, precision, in_scan)
             else:
                 run = torch_steps(method, precision, mode, args.device)
             run(1)
@@ -210,7 +213,8 @@ def measured(args: argparse.Namespace, method: str, precision: str) -> list[dict
         first[mode] = time.perf_counter() - start
     for _ in range(args.rounds):
         for mode, run in contenders.items():
-            steps = IN_SCAN * max(1, args.steps // IN_SCAN) if mode == "jax, scan" else args.steps
+            in_scan = IN_SCAN[args.device]
+            steps = max(in_scan, args.steps) if mode == "jax, scan" else args.steps
             start = clock()
             run(steps)
             times[mode].append(1e3 * (clock() - start) / steps)
@@ -249,9 +253,7 @@ def main() -> None:
         else platform.processor() or platform.machine()
     )
     versions = {"device": device, "jax": jax.__version__, "torch": torch.__version__}
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"step_times_{args.device}.csv"
-    with path.open("w", newline="") as file:
+    with args.out.open("w", newline="") as file:
         writer: Any = None
         for precision in args.precision:
             for method in args.methods:

@@ -10,6 +10,8 @@ from jax.lax import stop_gradient
 
 from .factors import Factors, inverse_cdf, pytree, static
 
+__all__ = ["Autoregressive", "DependentFactors", "MarkovChain"]
+
 
 class DependentFactors(Factors):
     """Variables that depend on earlier ones. Points are category numbers ``[d]``."""

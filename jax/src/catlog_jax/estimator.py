@@ -1,7 +1,7 @@
 """The contract of every estimator, and the one place where it is called."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from types import UnionType
 from typing import (
     Annotated,
@@ -28,9 +28,12 @@ from .factors import Bernoulli, Categorical, Factors, IndependentFactors, OneHot
 from .randomness import Randomness
 from .view import view
 
+__all__ = ["Estimate", "Estimator"]
+
 Q = TypeVar("Q", bound=Factors)
 Count = Annotated[int, "at least 1"]
 Positive = Annotated[float | Array, "positive"]
+Share = Annotated[float, "in [0, 1]"]
 
 TWICE = (
     "E(key, f, q): this estimate has an unbiased first derivative, but not a second one. For "
@@ -176,11 +179,7 @@ class Estimator(Generic[Q]):
                 "for each, or use RLOO or IndeCateR."
             )
         evaluator = Evaluator(f, q, getattr(self, "chunk_size", None), outputs, batch)
-        return self.attached(self.estimate(evaluator, q, draw, **options))  # type: ignore[arg-type]
-
-    def attached(self, estimate: Estimate) -> Array:
-        """Return an array with the value of an estimate and the derivatives of its surrogate."""
-        value, surrogate = estimate
+        value, surrogate = self.estimate(evaluator, q, draw, **options)  # type: ignore[arg-type]
         result = stop_gradient(value) + (surrogate - stop_gradient(surrogate))
         return result if self.twice else once(result)
 
@@ -204,24 +203,14 @@ class Estimator(Generic[Q]):
     def evaluations(self, q: Any) -> int:
         """Return how often a call evaluates f, by counting while one is traced."""
         factors = self.view(q)
-
-        def zero(x: Array) -> Array:
-            return x.astype(factors.real).sum() * 0
-
-        evaluator = Evaluator(zero, factors)
-
-        def count(key: Array) -> Array:
-            draw = Randomness(key, factors)
-            return self.estimate(evaluator, factors, draw).value  # type: ignore[arg-type]
-
+        evaluator = Evaluator(lambda x: x.astype(factors.real).sum(), factors)
+        count = lambda key: self.estimate(evaluator, factors, Randomness(key, factors))  # type: ignore[arg-type] # noqa: E731
         jax.eval_shape(count, jax.random.key(0))
         return evaluator.evaluations
 
     def replace(self, **settings: Any) -> Self:
         """Return this estimator with other settings."""
-        return type(self)(
-            **{field.name: getattr(self, field.name) for field in fields(self)} | settings  # type: ignore[arg-type]
-        )
+        return replace(self, **settings)  # type: ignore[type-var]
 
     def view(self, q: Any) -> Factors:
         """Return q as factors, or raise if this method does not take them."""
@@ -260,26 +249,21 @@ def check_setting(owner: str, name: str, value: object, kind: Any, least: int = 
     Traceback (most recent call last):
     ValueError: Exact: `limit` must be an int of at least 1, but it is 0.
     """
-    optional = get_origin(kind) is UnionType and type(None) in get_args(kind)
-    if optional:
-        if value is None:
-            return
-        kind = next(part for part in get_args(kind) if part is not type(None))
-    wanted = None
-    if kind is Count or kind is int:
-        if type(value) is not int or value < least:
-            wanted = f"an int of at least {least}"
-    elif get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            wanted = f"one of {', '.join(map(repr, get_args(kind)))}"
-    elif kind is bool:
-        if not isinstance(value, bool):
-            wanted = "True or False"
-    elif isinstance(value, bool | str):
-        wanted = "a number"
-    elif kind is Positive and isinstance(value, int | float) and not value > 0:
-        wanted = "positive"
-    if wanted is not None:
+    kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    is_number = not isinstance(value, bool | str)
+    if kinds[0] is Count:
+        wanted, fits = f"an int of at least {least}", type(value) is int and value >= least
+    elif get_origin(kinds[0]) is Literal:
+        wanted, fits = f"one of {', '.join(map(repr, get_args(kind)))}", value in get_args(kind)
+    elif kinds[0] is bool:
+        wanted, fits = "True or False", isinstance(value, bool)
+    elif kinds[0] is Positive and isinstance(value, int | float):
+        wanted, fits = "positive", is_number and value > 0
+    elif kinds[0] is Share and isinstance(value, int | float):
+        wanted, fits = "in [0, 1]", is_number and 0 <= value <= 1
+    else:
+        wanted, fits = "a number", is_number
+    if not fits and not (value is None and type(None) in kinds):
         raise ValueError(f"{owner}: `{name}` must be {wanted}, but it is {value!r}.")
 
 

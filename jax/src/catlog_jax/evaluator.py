@@ -12,6 +12,8 @@ from jax.lax import stop_gradient
 
 from .factors import Factors, IndependentFactors, RelaxableFactors, expand
 
+__all__ = ["Evaluator"]
+
 Function = Callable[[Any], Any]
 
 NOT_DIFFERENTIABLE = (

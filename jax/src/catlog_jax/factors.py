@@ -16,6 +16,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.lax import stop_gradient
 
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Factors",
+    "IndependentFactors",
+    "OneHot",
+    "RelaxableFactors",
+]
+
 T = TypeVar("T")
 static: Callable[..., Any] = partial(field, metadata={"static": True})
 
@@ -230,12 +239,10 @@ class RelaxableFactors(IndependentFactors):
     def weighted(self, x: Array, straight: float | Array, outer: float | Array) -> Array:
         r"""Return the points x, through which the slope G of f is differentiated as
         :math:`(a J(p) + b (x - p)(x - p)^\top) G` in the logits of each variable."""
-        x = stop_gradient(x)
-        p, logits = self.coordinates_of_q()
-        above = self.coordinates(x) - p
-        along = (above * logits).sum(-1, keepdims=True)
-        moved = straight * times_jacobian(p, logits) + outer * above * along
-        return x + self.from_coordinates(zero(moved)).astype(x.dtype)
+        above = self.drawn(x) - self.p
+        along = (above * self.table).sum(-1, keepdims=True)
+        moved = straight * times_jacobian(self.p, self.table) + outer * above * along
+        return self.through(x, moved)
 
 
 @pytree
@@ -317,23 +324,10 @@ class Bernoulli(RelaxableFactors):
         return jnp.where(jnp.isinf(self.flat), 0.0, self.flat)
 
     @property
-    def p1(self) -> Array:
-        """The probabilities of 1, ``[d]``, constants."""
-        return stop_gradient(jax.nn.sigmoid(self.flat))
-
-    @property
     def log_probs(self) -> Array:
         pair = jax.nn.log_sigmoid(jnp.stack([-self.odds, self.odds], -1))
         certain = jnp.stack([-self.flat, self.flat], -1)  # +-inf
         return jnp.where(jnp.isinf(certain), jnp.where(certain > 0, 0.0, -jnp.inf), pair)
-
-    @property
-    def probs(self) -> Array:
-        return jax.nn.sigmoid(jnp.stack([-self.flat, self.flat], -1))
-
-    def from_uniforms(self, u: Array) -> Array:
-        zero, one = self.p[:, 0], self.p[:, 1]
-        return (u >= jnp.where(one > 0, zero, jnp.inf)).astype(jnp.int32)
 
     def log_prob_at(self, x: Array) -> Array:
         bits = stop_gradient(x).reshape(len(x), self.d).astype(self.real)
@@ -341,13 +335,6 @@ class Bernoulli(RelaxableFactors):
 
     def point(self, index: Array) -> Array:
         return index.reshape(len(index), *self.shape).astype(self.logits.dtype)
-
-    def mean(self, table: Array) -> Array:
-        one = expand(jax.nn.sigmoid(self.flat), table[:, 0])
-        return table[:, 0] + one * (table[:, 1] - table[:, 0])
-
-    def with_gradient(self, gradient: Array) -> Array:
-        return self.with_odds_gradient((gradient[:, 1] - gradient[:, 0]) / 2)
 
     def with_odds_gradient(self, gradient: Array) -> Array:
         """Return zeros ``[*out]`` with this gradient ``[d, *out]`` in the log-odds."""
@@ -374,4 +361,4 @@ class Bernoulli(RelaxableFactors):
         return self.point(table[..., 0])
 
     def coordinates_of_q(self) -> tuple[Array, Array]:
-        return self.p1[:, None], self.odds[:, None]
+        return self.p[:, 1:], self.odds[:, None]

@@ -9,6 +9,8 @@ from jax.lax import stop_gradient
 
 from .factors import Factors
 
+__all__ = ["Randomness"]
+
 Sampling = Literal["independent", "antithetic", "latin"]
 
 

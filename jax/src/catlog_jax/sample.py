@@ -5,9 +5,11 @@ from typing import Any
 from jax import Array
 
 from .estimator import once
-from .estimators import GumbelSoftmax, ReinMax, Through
+from .estimators.straight_through import GumbelSoftmax, ReinMax, Through
 from .factors import OneHot
 from .randomness import Randomness
+
+__all__ = ["sample"]
 
 
 def sample(key: Array, q: Any, estimator: Through[Any] | None = None) -> Array:

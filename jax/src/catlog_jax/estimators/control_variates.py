@@ -14,6 +14,8 @@ from ..factors import RelaxableFactors
 from ..randomness import Randomness
 from .straight_through import gumbels_given_argmax
 
+__all__ = ["REBAR"]
+
 
 class REBAR(Estimator[RelaxableFactors]):
     r"""REINFORCE with f at a relaxed draw as control variate, whose gradient is added back

@@ -11,6 +11,8 @@ from ..randomness import Randomness
 from .score_function import leave_one_out
 from .straight_through import positive
 
+__all__ = ["ARMS", "DisARM"]
+
 
 class DisARM(Estimator[Bernoulli]):
     r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair

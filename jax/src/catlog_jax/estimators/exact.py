@@ -11,6 +11,8 @@ from ..evaluator import Evaluator
 from ..factors import Factors, expand
 from ..randomness import Randomness
 
+__all__ = ["Exact"]
+
 
 class Exact(Estimator[Factors]):
     r"""The exact expectation: a sum over the sample space.

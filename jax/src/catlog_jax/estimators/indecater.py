@@ -12,6 +12,8 @@ from ..evaluator import Evaluator
 from ..factors import IndependentFactors, RelaxableFactors, expand
 from ..randomness import Randomness, Sampling
 
+__all__ = ["IndeCateR"]
+
 
 class IndeCateR(Estimator[IndependentFactors]):
     r"""The CatLog-Derivative trick for independent variables: it sums exactly over one variable at

@@ -13,6 +13,8 @@ from ..factors import Factors, IndependentFactors, expand
 from ..randomness import Randomness
 from .indecater import IndeCateR
 
+__all__ = ["SCateR"]
+
 
 class SCateR(Estimator[Factors]):
     r"""The CatLog-Derivative trick for dependent variables: it sums over one variable at a time,

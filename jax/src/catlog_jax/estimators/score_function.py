@@ -13,6 +13,8 @@ from ..evaluator import Evaluator
 from ..factors import Factors, expand
 from ..randomness import Randomness
 
+__all__ = ["RLOO", "VIMCO", "Reinforce"]
+
 
 def leave_one_out(terms: Array) -> Array:
     """Return for every draw the mean over the other draws."""

@@ -14,6 +14,8 @@ from ..evaluator import Evaluator
 from ..factors import IndependentFactors, expand, inverse_cdf, pick
 from ..randomness import Randomness
 
+__all__ = ["UnorderedSet"]
+
 MOST = 10
 
 

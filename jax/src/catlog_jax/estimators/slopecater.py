@@ -7,7 +7,7 @@ bit, with J(p) = diag(p) - p p^T for both.
 from dataclasses import KW_ONLY
 from functools import partial
 from math import ceil
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,12 @@ import numpy as np
 from jax import Array
 from jax.lax import stop_gradient
 
-from ..estimator import Count, Estimate, Estimator
+from ..estimator import Count, Estimate, Estimator, Share
 from ..evaluator import Evaluator
 from ..factors import RelaxableFactors, expand, inverse_cdf, pytree, times_jacobian, zero
 from ..randomness import Randomness, Sampling
+
+__all__ = ["SlopeCateR", "SlopeState"]
 
 UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as unbiasedness needs
 RIDGE = 1.01  # times the diagonal: shrinks the coefficients towards 1 by about 1 %
@@ -123,17 +125,12 @@ class SlopeCateR(Estimator[RelaxableFactors]):
     _: KW_ONLY
     corrections: Count | None = None
     sampling: Sampling = "latin"
-    decay: Annotated[float, "0 to 1"] = 0.98
+    decay: Share = 0.98
     pairs: bool | None = None
 
     @property
     def differentiates_f(self) -> bool:
         return True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"SlopeCateR: `decay` must be in [0, 1], but it is {self.decay!r}.")
 
     def uses_pairs(self, k: int) -> bool:
         """Return whether a correction takes one of the k - 1 other categories, instead of all."""
@@ -198,15 +195,14 @@ class SlopeCateR(Estimator[RelaxableFactors]):
             ]
         )
         shares = jnp.concatenate([row_share, change_share.ravel()])
-        marks = jnp.zeros((len(plan.row), p.shape[-1]), q.real)
+        corrected = zero(logits[plan.variable])
         if state is not None:
             arrays = (x, p, undecided, shares, *plan[1:-1])
-            points, marks = observed(plan.is_pair, points, marks, state, arrays)
+            points, corrected = observed(plan.is_pair, points, corrected, state, arrays)
         fx = f.through(q.from_coordinates(points))
         exact = plan.exact(stop_gradient(fx), len(x))  # [m, w, *out]
-        by_variable = expand(zero(logits[plan.variable]) + marks, exact)
         value = (expand(shares, fx) * fx).sum(0)
-        return Estimate(value, value + (by_variable * exact).sum((0, 1)))
+        return Estimate(value, value + (expand(corrected, exact) * exact).sum((0, 1)))
 
     def _plan(self, x: Array, p: Array, size: Array, k: int, draw: Randomness) -> "Plan":
         """Choose the corrections of this call."""
@@ -342,15 +338,15 @@ def gradient_scale(p: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def observed(
-    is_pair: bool, points: Array, marks: Array, state: SlopeState, arrays: Any
+    is_pair: bool, points: Array, corrected: Array, state: SlopeState, arrays: Any
 ) -> tuple[Array, Array]:
-    """Return the points and marks. In a backward pass, which brings the slopes of f and the exact
-    gradients, the gradient of ``state`` is what they teach."""
-    return points, marks
+    """Return the points, and the zeros of corrected variables. In a backward pass, which brings the
+    slopes of f and the exact gradients, the gradient of ``state`` is what they teach."""
+    return points, corrected
 
 
-def _forward(is_pair: bool, points: Array, marks: Array, state: SlopeState, arrays: Any) -> Any:
-    return (points, marks), (state, arrays)
+def _forward(is_pair: bool, points: Array, corrected: Array, state: Any, arrays: Any) -> Any:
+    return (points, corrected), (state, arrays)
 
 
 def _backward(is_pair: bool, residuals: Any, gradients: tuple[Array, Array]) -> Any:
@@ -361,9 +357,9 @@ def _backward(is_pair: bool, residuals: Any, gradients: tuple[Array, Array]) -> 
     slopes = jnp.where(known, by_point / jnp.where(known, shares[:, None, None], 1.0), 0.0)
     seen = statistics(plan, slopes, exact, len(x))
     norms = (times_jacobian(p, slopes[: len(x)]) ** 2).sum(-1).mean(0)
-    norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
     # vmap sums what is mapped, and only that: a 1 that is mapped as the slopes are.
     one = jnp.where(jnp.isnan(by_point.ravel()[0]), 1.0, 1.0)
+    norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
     new = SlopeState(*seen, norms, one * undecided**2, one)
     return by_point, exact, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state), None
 

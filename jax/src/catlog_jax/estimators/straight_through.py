@@ -12,6 +12,8 @@ from ..evaluator import Evaluator
 from ..factors import Bernoulli, RelaxableFactors, pick, times_jacobian, zero
 from ..randomness import Randomness, Sampling
 
+__all__ = ["GumbelRao", "GumbelSoftmax", "ReinMax", "StraightThrough"]
+
 R = TypeVar("R", bound=RelaxableFactors)
 IMPOSSIBLE = -1e30  # in place of -inf where it is multiplied: 0 times it is 0
 

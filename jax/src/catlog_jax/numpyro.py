@@ -1,0 +1,358 @@
+"""An ELBO for NumPyro's ``SVI``: discrete sites of the guide get an estimator's gradient.
+
+It needs NumPyro: import it by name, ``from catlog_jax.numpyro import ELBO``.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.custom_batching import custom_vmap
+from jax.lax import all_gather, axis_index, stop_gradient
+from numpyro import infer
+from numpyro.handlers import replay, seed, substitute, trace
+
+from .dependent import DependentFactors
+from .estimator import Estimator
+from .estimators.control_variates import REBAR
+from .estimators.straight_through import GumbelSoftmax
+from .factors import Bernoulli, Categorical, IndependentFactors, inverse_cdf
+from .randomness import Randomness
+from .view import view
+
+Message = dict[str, Any]  # a site, as NumPyro describes it
+Term = tuple[int, str]  # of the bound: 1 for sites of the model, -1 for the guide's, and the name
+Values = Callable[[Message], Array | None]  # what a site takes instead of what it draws
+ELEMENTS = "elements of plates"  # the axis that estimates are mapped over
+
+
+class ELBO(infer.ELBO):  # type: ignore[misc]  # NumPyro is untyped here
+    r"""The evidence lower bound, with an estimator for the discrete sites of the guide.
+
+    .. math:: \mathbb{E}_{z \sim q}\bigl[\log p(z, \text{data}) - \log q(z)\bigr]
+
+    It takes the place of ``Trace_ELBO``: ``SVI(model, guide, optim, ELBO(RLOO(8)))``.
+
+    - *Discrete sites* of the guide are Bernoulli or Categorical, of any shape. If none depends on
+      another, they are independent variables: for all estimators but REBAR if they are bits, else
+      for those that take category numbers. If some do, they are one distribution of dependent
+      variables, for Reinforce, RLOO, VIMCO, SCateR and Exact.
+    - *Continuous sites* of the guide are reparameterised. They may depend on discrete sites, and
+      discrete sites on them.
+    - *Plates*, also with subsampling: every element of those plates that contain all discrete sites
+      and all that depends on them has an estimate of its own, with its own baselines. Their
+      evaluations are made together, so RLOO(8) runs model and guide 8 times. If something outside
+      of a plate depends on discrete sites inside, these are variables of one estimate.
+
+    The model gets bits as floats if the estimator differentiates it, and otherwise as from NumPyro.
+    Refused by name: other discrete sites, sites that are not reparameterised, latent sites that
+    only the model or only the guide has, discrete sites in control flow, and mutable sites.
+
+    Cost: the estimator's evaluations, each a run of model and guide. IndeCateR with ``variables``
+    and ``control="taylor"`` differentiates the model once for every element.
+
+    Args:
+        estimator: such as ``RLOO(8)`` or ``IndeCateR()``.
+        num_particles: number of estimates, whose mean is the loss.
+        vectorize_particles: as in NumPyro.
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> def model():
+    ...     z = numpyro.sample("z", dist.Bernoulli(0.5))
+    ...     numpyro.sample("y", dist.Normal(z, 1.0), obs=2.0)
+    >>> def guide():
+    ...     numpyro.sample("z", dist.Bernoulli(numpyro.param("p", 0.5)))
+    >>> elbo = ELBO(Exact())
+    >>> jax.grad(lambda p: elbo.loss(jax.random.key(0), {"p": p}, model, guide))(0.5).round(3)
+    Array(-1.5, dtype=float32)
+    """
+
+    can_infer_discrete = True
+
+    def __init__(
+        self, estimator: Estimator[Any], num_particles: int = 1, vectorize_particles: Any = True
+    ) -> None:
+        if not isinstance(estimator, Estimator):
+            raise TypeError(
+                "ELBO: `estimator` must be an estimator of catlog_jax, such as RLOO(8), but it is "
+                f"{estimator!r}."
+            )
+        if isinstance(estimator, REBAR | GumbelSoftmax) and not getattr(estimator, "hard", False):
+            raise NotImplementedError(
+                f"ELBO: `estimator` must not be {type(estimator).__name__}, which takes f between "
+                "bits, where distributions of NumPyro have no probability. Use RLOO, SlopeCateR or "
+                "GumbelSoftmax(hard=True)."
+            )
+        super().__init__(num_particles, vectorize_particles)
+        self.estimator = estimator
+
+    def loss(
+        self,
+        rng_key: Array,
+        param_map: dict[str, Array],
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Array:
+        """Return the estimate of the negated bound. Its arguments are those of NumPyro's losses."""
+
+        def estimate(key: Array) -> Array:
+            model_key, guide_key, draw_key = jax.random.split(key, 3)
+            programs = Programs(
+                # The handler of seeds is the inner one, so that all runs have the same noise.
+                lambda: substitute(seed(model, model_key), data=param_map)(*args, **kwargs),
+                lambda: substitute(seed(guide, guide_key), data=param_map)(*args, **kwargs),
+            )
+            return programs.estimate(draw_key, self.estimator)
+
+        keys = jax.random.split(rng_key, self.num_particles)
+        return -jnp.mean(self.vectorize_particles_fn(estimate, keys))
+
+
+class Programs:
+    """A model and a guide in which all is fixed but the values of the guide's discrete sites.
+
+    The plates that contain all terms of the bound that depend on these values have *elements*. A
+    table of numbers is arranged by element in *rows*, ``[elements, d, *rest]``.
+
+    Attributes:
+        first: the sites of a first run, by term.
+        discrete: the discrete sites of the guide, by name.
+        is_dependent: whether one of them depends on another.
+        terms: those of the bound that depend on the values.
+        plates: the names of the plates that all these terms are in.
+        parts: which of the variables of an element belong to a discrete site, by name.
+        k: the largest number of categories.
+    """
+
+    def __init__(self, model: Callable[[], Any], guide: Callable[[], Any]) -> None:
+        self.model = model
+        self.guide = guide
+        self.first = self.run(lambda site: None)
+        check(self.first)
+        self.discrete = {
+            name: site
+            for (sign, name), site in self.first.items()
+            if sign < 0 and not (site["is_observed"] or site["fn"].has_rsample)
+        }
+        changed = changing(
+            self.outcomes, {name: site["value"] for name, site in self.discrete.items()}
+        )
+        self.is_dependent = any(name in changed for name in self.discrete)
+        self.terms = [term for term in self.first if term in changed]
+        plates = [dimensions(self.first[term]) for term in self.terms]
+        self.plates = (
+            [name for name in plates[0] if all(name in p for p in plates)] if plates else []
+        )
+        sizes = [self.rows(site, site["value"]).shape[1] for site in self.discrete.values()]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self.parts = dict(zip(self.discrete, map(slice, ends, ends[1:]), strict=False))
+        self.k = max((factors_of(site).k for site in self.discrete.values()), default=0)
+
+    def run(self, values: Values) -> dict[Term, Message]:
+        """Return the sites of both programs, in which ``values`` replaces what is drawn."""
+        guide = trace(substitute(self.guide, substitute_fn=values)).get_trace()
+        model = trace(replay(self.model, guide)).get_trace()
+        return {
+            (sign, name): site
+            for sign, sites in ((-1, guide), (1, model))
+            for name, site in sites.items()
+            if site["type"] in ("sample", "mutable")
+        }
+
+    def outcomes(self, values: dict[str, Array]) -> dict[Any, Array]:
+        """Return the terms of the bound and, by name, the logits of the discrete sites."""
+        sites = self.run(lambda site: values.get(site["name"]))
+        logits = {name: factors_of(sites[-1, name]).logits for name in values}
+        return {**logits, **{term: log_prob(site) for term, site in sites.items()}}
+
+    def rows(self, site: Message, table: Array, rest: int = 0) -> Array:
+        """Return the rows of a table of a site, whose last dimensions are the rest."""
+        axes = self.axes(site)
+        front = jnp.moveaxis(table, axes, range(len(axes)))
+        tail = front.shape[front.ndim - rest :]
+        return front.reshape(prod(front.shape[: len(axes)]), -1, *tail)
+
+    def axes(self, site: Message) -> list[int]:
+        """Return the axes of the plates among the dimensions of a site."""
+        of_plates = dimensions(site)
+        return [len(site["fn"].batch_shape) + of_plates[name] for name in self.plates]
+
+    def value(self, site: Message, points: Array, as_floats: bool = False) -> Array | None:
+        """Return the value of a discrete site from the points of all elements, else None."""
+        name = site["name"]
+        if name not in self.discrete:
+            return None
+        site = self.discrete[name]
+        axes, shape = self.axes(site), factors_of(site).shape
+        inner = [size for axis, size in enumerate(shape) if axis not in axes]
+        table = points[:, self.parts[name]].reshape(*(shape[axis] for axis in axes), *inner)
+        value = jnp.moveaxis(table, range(len(axes)), axes)
+        return value if as_floats else value.astype(site["value"].dtype)
+
+    def log_probs(self, site: Message) -> Array:
+        """Return rows of the log-probabilities of a site, -inf beyond its categories."""
+        factors = factors_of(site)
+        rows = self.rows(site, factors.log_probs.reshape(*factors.shape, factors.k), 1)
+        wide = ((0, 0), (0, 0), (0, self.k - factors.k))
+        return jnp.pad(rows, wide, constant_values=-jnp.inf)
+
+    def independent(self) -> IndependentFactors:
+        """Return the distribution of all discrete sites, with the elements in front."""
+        sites = self.discrete.values()
+        if all(isinstance(factors_of(site), Bernoulli) for site in sites):
+            rows = [self.rows(site, factors_of(site).logits) for site in sites]
+            return Bernoulli(jnp.concatenate(rows, 1))
+        return Categorical(jnp.concatenate([self.log_probs(site) for site in sites], 1))
+
+    def estimate(self, key: Array, estimator: Estimator[Any]) -> Array:
+        """Return an estimate of the bound."""
+        rest = [term for term in self.first if term not in self.terms]
+        total = sum((term[0] * log_prob(self.first[term]).sum() for term in rest), jnp.zeros(()))
+        if not self.discrete:
+            return total
+        q = None if self.is_dependent else self.independent()
+        try:
+            estimator.view(q or GuideFactors(self))
+        except TypeError as error:
+            error.add_note(f"q has the discrete sites of the guide: {', '.join(self.discrete)}.")
+            raise
+
+        def of_element(key: Array, q: IndependentFactors | None) -> Array:
+            factors = q or GuideFactors(self)
+            draw = Randomness(key, factors)
+            return estimator.evaluate(cost, factors, draw, batch=elements)
+
+        def cost(x: Array) -> Array:
+            """Return the terms of this element, whose point is x."""
+            points = all_gather(x, ELEMENTS)
+            sites = self.run(lambda site: self.value(site, points, estimator.differentiates_f))
+            terms = [term[0] * self.rows(sites[term], log_prob(sites[term])) for term in self.terms]
+            return jnp.concatenate(terms, 1).sum(1)[axis_index(ELEMENTS)]
+
+        elements = len(self.rows(site := next(iter(self.discrete.values())), site["value"]))
+        keys = jax.random.split(key, elements)
+        return total + jax.vmap(of_element, axis_name=ELEMENTS)(keys, q).sum()
+
+
+class GuideFactors(DependentFactors):
+    """The discrete sites of a guide as the variables of one element, in the order of the guide."""
+
+    def __init__(self, programs: Programs) -> None:
+        self.programs = programs
+
+    @property
+    def d(self) -> int:
+        return max(part.stop for part in self.programs.parts.values())
+
+    @property
+    def k(self) -> int:
+        return self.programs.k
+
+    @property
+    def real(self) -> Any:
+        return jnp.result_type(*(factors_of(s).real for s in self.programs.discrete.values()))
+
+    def log_conditionals(self, index: Array) -> Array:
+        programs = self.programs
+
+        def of_one(index: Array) -> Array:
+            points = all_gather(index, ELEMENTS)
+            sites = programs.run(lambda site: programs.value(site, points))
+            rows = [programs.log_probs(sites[-1, name]) for name in programs.discrete]
+            return jnp.concatenate(rows, 1)[axis_index(ELEMENTS)]
+
+        return jax.vmap(of_one)(index)
+
+    def redraw(self, u: Array, index: Array, kept: Array) -> Array:
+        programs = self.programs
+        u, points, kept = all_gather((u, index, kept), ELEMENTS)
+
+        def value(site: Message) -> Array | None:
+            nonlocal points
+            if site["name"] in programs.parts:
+                part = programs.parts[site["name"]]
+                drawn = inverse_cdf(jnp.exp(stop_gradient(programs.log_probs(site))), u[:, part])
+                chosen = jnp.where(kept[:, part], points[:, part], drawn)
+                points = points.at[:, part].set(chosen)
+            return programs.value(site, points)
+
+        programs.run(value)
+        return points[axis_index(ELEMENTS)]
+
+
+def factors_of(site: Message) -> IndependentFactors:
+    """Return the distribution of a discrete site."""
+    factors = view(site["fn"])
+    assert isinstance(factors, IndependentFactors)
+    return factors
+
+
+def dimensions(site: Message) -> dict[str, int]:
+    """Return the plates of a site, and their dimensions, which are negative."""
+    return {frame.name: frame.dim for frame in site["cond_indep_stack"]}
+
+
+def log_prob(site: Message) -> Array:
+    """Return the log-probabilities of a site's value, scaled, of the shape of its batch."""
+    extra = (site["intermediates"],) if site["intermediates"] else ()
+    table = site["fn"].log_prob(site["value"], *extra)
+    table = jnp.broadcast_to(table, site["fn"].batch_shape)
+    return table if site["scale"] is None else table * site["scale"]
+
+
+def changing(function: Callable[..., dict[Any, Array]], values: dict[str, Array]) -> set[Any]:
+    """Return the names of those results of a function that change with any of the values.
+
+    They are those that become batched where the values are.
+    """
+    names = set()
+
+    def outcomes(values: dict[str, Array]) -> None:
+        for name, result in function(values).items():
+            probe = custom_vmap(lambda x: x)
+
+            @probe.def_vmap
+            def rule(size: int, is_batched: Any, x: Array, name: Any = name) -> Any:
+                names.add(name)
+                return x, is_batched[0]
+
+            probe(result)
+
+    batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), values)
+    jax.eval_shape(jax.vmap(outcomes), batched)
+    return names
+
+
+def check(sites: dict[Term, Message]) -> None:
+    """Raise if a site cannot be estimated."""
+    latent = {term for term, site in sites.items() if not site.get("is_observed", True)}
+    for (sign, name), site in sites.items():
+        place, problem = "guide" if sign < 0 else "model", None
+        if site["type"] == "mutable":
+            problem = "is mutable, which is not supported. Pass its value as an argument"
+        elif site["is_observed"]:
+            pass
+        elif sign > 0 and (-1, name) not in latent:
+            problem = "is not in the guide. Add it there, or sum it out (TraceEnum_ELBO)"
+        elif sign < 0 and (1, name) not in latent and not site["infer"].get("is_auxiliary"):
+            problem = (
+                "is not in the model. If that is meant, mark it by infer={'is_auxiliary': True}"
+            )
+        elif sign < 0 and not site["fn"].has_rsample:
+            try:
+                view(site["fn"])
+            except TypeError:
+                problem = (
+                    f"is {type(site['fn']).__name__}, which is neither reparameterised nor "
+                    "Bernoulli or Categorical. Use TraceGraph_ELBO"
+                )
+            if site.get("_control_flow_done"):
+                problem = "is discrete, and in control flow. Write the loop in Python"
+        if problem:
+            raise NotImplementedError(f"ELBO: site {name!r} of the {place} {problem}.")

@@ -1,0 +1,315 @@
+"""The ELBO for NumPyro: gradients against sums over all values, and against TraceGraph_ELBO."""
+
+# ruff: noqa: F403, F405  # estimators and distributions
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.contrib.control_flow import scan
+from numpyro.infer import SVI, TraceGraph_ELBO
+from numpyro.infer.util import log_density
+
+from catlog_jax import *
+from catlog_jax.numpyro import ELBO
+from support import KEY, LARGEST_Z, close, largest_z
+from torch_numbers import normals
+
+DATA = jnp.asarray(normals(4, 3, seed=1))
+W = jnp.asarray(normals(2, 3, seed=2))
+
+
+class Programs(NamedTuple):
+    """A model and a guide, their parameters, and how many values each discrete site has."""
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    params: dict[str, Any]
+    sizes: dict[str, tuple[tuple[int, ...], int]] = {}
+
+
+def vae_model() -> None:
+    w = numpyro.param("w")
+    with numpyro.plate("rows", 4):
+        z = numpyro.sample("z", dist.Bernoulli(logits=jnp.full((4, 2), -0.5)).to_event(1))
+        numpyro.sample("y", dist.Normal(jnp.tanh(z @ w), 0.8).to_event(1), obs=DATA)
+
+
+def vae_guide() -> None:
+    with numpyro.plate("rows", 4):
+        numpyro.sample("z", dist.Bernoulli(logits=DATA @ numpyro.param("e")).to_event(1))
+
+
+def subsampled_model() -> None:
+    w = numpyro.param("w")
+    rows = numpyro.plate("rows", 4, subsample_size=2)
+    with rows as index, numpyro.handlers.mask(mask=index != 3):
+        z = numpyro.sample("z", dist.Categorical(logits=jnp.arange(3.0)))
+        numpyro.sample("y", dist.Normal(w[z], 0.8), obs=DATA[index, 0])
+
+
+def subsampled_guide() -> None:
+    e = numpyro.param("e")
+    with numpyro.plate("rows", 4, subsample_size=2) as rows:
+        numpyro.sample("z", dist.Categorical(logits=e[rows]))
+
+
+def tree_model() -> None:
+    w = numpyro.param("w")
+    a = numpyro.sample("a", dist.Categorical(logits=jnp.array([0.2, 0.0, -0.3])))
+    with numpyro.plate("rows", 2):
+        b = numpyro.sample("b", dist.Bernoulli(logits=jnp.asarray(w)[a]))
+        numpyro.sample("y", dist.Normal(b + 0.5 * a, 0.8), obs=DATA[:2, 0])
+
+
+def tree_guide() -> None:
+    a = numpyro.sample("a", dist.Categorical(logits=numpyro.param("a_logits")))
+    with numpyro.plate("rows", 2) as rows:
+        numpyro.sample("b", dist.Bernoulli(logits=jnp.asarray(numpyro.param("b_logits"))[rows, a]))
+
+
+def nested_model() -> None:
+    w = numpyro.param("w")
+    with numpyro.plate("outer", 2, dim=-2), numpyro.plate("inner", 2, dim=-1):
+        b = numpyro.sample("b", dist.Bernoulli(0.4))
+        c = numpyro.sample("c", dist.Categorical(logits=w[b]))
+        numpyro.sample("y", dist.Normal(b + 1.0 * c, 0.8), obs=DATA[:2, :2])
+
+
+def nested_guide() -> None:
+    e = numpyro.param("e")
+    inner, outer = numpyro.plate("inner", 2, dim=-1), numpyro.plate("outer", 2, dim=-2)
+    with outer, inner:
+        b = numpyro.sample("b", dist.Bernoulli(logits=e[..., 0]))
+        logits = e[..., 1:] * (1.0 + b[..., None])
+        numpyro.sample("c", dist.Categorical(logits=logits))
+
+
+def mixed_model() -> None:
+    bias = numpyro.param("bias")
+    z = numpyro.sample("z", dist.Bernoulli(logits=jnp.full(2, -0.5)).to_event(1))
+    c = numpyro.sample("c", dist.Categorical(logits=jnp.zeros(3)))
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    b = numpyro.sample("b", dist.Normal(a, 1.0))
+    mean = z @ W + bias + (a + b) * jnp.array([0.0, 1.0, -1.0])[c]
+    numpyro.sample("y", dist.Normal(mean, 0.8).to_event(1), obs=DATA[0])
+
+
+def mixed_guide() -> None:
+    a = numpyro.sample("a", dist.Normal(numpyro.param("m"), 0.5))
+    numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("z_logits")).to_event(1))
+    c = numpyro.sample("c", dist.Categorical(logits=numpyro.param("c_logits") + a))
+    numpyro.sample("b", dist.Normal(numpyro.param("means")[c], 0.7))
+
+
+MODELS = {
+    "local bits": Programs(
+        vae_model,
+        vae_guide,
+        {"w": W, "e": normals(3, 2, seed=3)},
+        {"z": ((4, 2), 2)},
+    ),
+    "subsampled": Programs(
+        subsampled_model,
+        subsampled_guide,
+        {"w": normals(3, seed=4), "e": normals(4, 3, seed=5)},
+        {"z": ((2,), 3)},
+    ),
+    "dependent": Programs(
+        tree_model,
+        tree_guide,
+        {"w": normals(3, seed=4), "a_logits": normals(3), "b_logits": normals(2, 3, seed=6)},
+        {"a": ((), 3), "b": ((2,), 2)},
+    ),
+    "nested plates": Programs(
+        nested_model,
+        nested_guide,
+        {"w": normals(2, 3, seed=7), "e": normals(2, 2, 4, seed=8)},
+        {"b": ((2, 2), 2), "c": ((2, 2), 3)},
+    ),
+    "continuous": Programs(
+        mixed_model,
+        mixed_guide,
+        {
+            "bias": normals(3),
+            "m": np.array(0.3),
+            "z_logits": normals(2, seed=9),
+            "c_logits": normals(3, seed=10),
+            "means": normals(3, seed=11),
+        },
+    ),
+}
+
+
+def runs(elbo: Any, name: str, count: int) -> tuple[Any, Any]:
+    """Return losses and gradients, for many keys."""
+    model, guide, params = MODELS[name][:3]
+    keys = jax.random.split(KEY, count)
+
+    def loss(params: Any, key: Any) -> Any:
+        return elbo.loss(key, params, model, guide)
+
+    result: tuple[Any, Any] = jax.jit(jax.vmap(jax.value_and_grad(loss), (None, 0)))(params, keys)
+    return result
+
+
+def by_hand(name: str, params: Any = None) -> tuple[Any, Any]:
+    """Return the loss and its gradient, as a sum over all values of the discrete sites."""
+    model, guide, start, sizes = MODELS[name]
+    params = start if params is None else params
+    subsets = [{}]
+    if name == "subsampled":  # the mean over all subsets of the rows; its sites have two rows
+        subsets = [
+            {"rows": jnp.array(rows)} for rows in product(range(4), range(4)) if rows[0] < rows[1]
+        ]
+    counts = {site: int(np.prod(shape)) for site, (shape, _) in sizes.items()}
+    every = product(*(range(k) for site, (_, k) in sizes.items() for _ in range(counts[site])))
+    flat, values, start = jnp.array(list(every)), {}, 0
+    for site, (shape, _) in sizes.items():
+        values[site] = flat[:, start : start + counts[site]].reshape(-1, *shape)
+        start += counts[site]
+    scale = 2.0 if name == "subsampled" else 1.0
+
+    def loss(params: Any) -> Any:
+        def term(values: Any, rows: Any) -> Any:
+            log_p, log_q = (
+                log_density(program, (), {}, params | values | rows)[0]
+                for program in (model, guide)
+            )
+            return jnp.exp(log_q / scale) * (log_q - log_p)
+
+        parts = [jax.vmap(lambda v, rows=rows: term(v, rows))(values).sum() for rows in subsets]
+        return sum(parts) / len(subsets)
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+@pytest.mark.parametrize("name", ["local bits", "dependent", "nested plates"])
+def test_exact_is_the_sum_over_all_values(name: str) -> None:
+    close(jax.tree.map(lambda run: run[0], runs(ELBO(Exact()), name, 1)), by_hand(name))
+
+
+ESTIMATORS = {
+    "local bits": [RLOO(2), IndeCateR(), SCateR(), DisARM(), SlopeCateR(2)],
+    "subsampled": [Exact(), RLOO(2), IndeCateR(), UnorderedSet(2)],
+    "dependent": [Reinforce(), RLOO(2), SCateR()],
+    "nested plates": [RLOO(2), SCateR()],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "E"), [(n, E) for n in ESTIMATORS for E in ESTIMATORS[n]], ids=str
+)
+def test_gradients_are_unbiased(name: str, E: Estimator) -> None:
+    assert largest_z(runs(ELBO(E), name, 100_000), by_hand(name)) < LARGEST_Z
+
+
+def test_a_bias_would_be_seen() -> None:
+    assert (
+        largest_z(runs(ELBO(StraightThrough()), "local bits", 100_000), by_hand("local bits")) > 20
+    )
+
+
+@cache
+def of_trace_graph(name: str) -> tuple[Any, Any]:
+    """Return the means over many runs, and their standard errors."""
+    graph = runs(TraceGraph_ELBO(), name, 100_000)
+    mean = jax.tree.map(lambda run: run.mean(0), graph)
+    return mean, jax.tree.map(lambda run: run.std(0) / len(run) ** 0.5, graph)
+
+
+@pytest.mark.parametrize("E", [Exact(), RLOO(2), IndeCateR()], ids=str)
+def test_gradients_with_continuous_sites_agree_with_trace_graph(E: Estimator) -> None:
+    assert (
+        largest_z(runs(ELBO(E), "continuous", 100_000), *of_trace_graph("continuous")) < LARGEST_Z
+    )
+
+
+def test_elements_of_a_plate_have_their_own_baselines() -> None:
+    """What is added to the cost of one row does not change the gradients of the other rows."""
+
+    def model(added: Any) -> None:
+        with numpyro.plate("rows", 4) as rows:
+            z = numpyro.sample("z", dist.Bernoulli(0.4))
+            numpyro.factor("f", z * DATA[:, 0] + added * z * (rows == 0))
+
+    def guide(added: Any) -> None:
+        with numpyro.plate("rows", 4):
+            numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("e")))
+
+    @jax.jit
+    def gradients(added: Any) -> Any:
+        loss = lambda e, key: ELBO(RLOO(3)).loss(key, {"e": e}, model, guide, added)  # noqa: E731
+        return jax.vmap(jax.grad(loss), (None, 0))(DATA[:, 1], jax.random.split(KEY, 100))
+
+    without, added = gradients(0.0), gradients(100.0)
+    assert added[:, 0].var() > 100 * without[:, 0].var()
+    close(added[:, 1:], without[:, 1:])
+
+
+@pytest.mark.parametrize("E", [RLOO(4), ReinMax(2), GumbelSoftmax(2, hard=True)], ids=str)
+def test_svi_lowers_the_loss(E: Estimator) -> None:
+    model, guide, params = MODELS["local bits"][:3]
+    svi = SVI(model, guide, optax.adam(0.05), ELBO(E, num_particles=2))
+    start = svi.init(KEY, init_params=params)
+    params = svi.run(KEY, 50, init_state=start, progress_bar=False).params
+    before, after = by_hand("local bits")[0], by_hand("local bits", params)[0]
+    assert after < before - 0.3
+
+
+def latent(name: str, fn: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: numpyro.sample(name, fn, **options)
+
+
+def mutable() -> None:
+    numpyro.primitives.mutable("state", 0.0)
+    numpyro.sample("z", dist.Bernoulli(0.5))
+
+
+def in_scan() -> None:
+    def step(carry: Any, _: Any) -> Any:
+        return carry, numpyro.sample("z", dist.Bernoulli(0.5))
+
+    scan(step, 0.0, jnp.arange(3))
+
+
+BIT, THREE = dist.Bernoulli(0.5), dist.Categorical(jnp.ones(3) / 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "guide", "E", "message"),
+    [
+        (latent("n", dist.Poisson(3.0)), latent("n", dist.Poisson(2.0)), RLOO(), "'n' .*Poisson"),
+        (latent("z", BIT), lambda: None, RLOO(), "'z' of the model is not in the guide"),
+        (lambda: None, latent("z", BIT), RLOO(), "'z' of the guide is not in the model"),
+        (mutable, latent("z", BIT), RLOO(), "'state' of the model is mutable"),
+        (in_scan, in_scan, RLOO(), "'z' of the guide is discrete, and in control flow"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(
+    model: Any, guide: Any, E: Estimator, message: str
+) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        ELBO(E).loss(KEY, {}, model, guide)
+
+
+def test_estimators_that_do_not_take_the_sites_are_refused() -> None:
+    with pytest.raises(TypeError, match="ReinMax takes Bernoulli or OneHot") as caught:
+        ELBO(ReinMax()).loss(KEY, {}, latent("c", THREE), latent("c", THREE))
+    assert caught.value.__notes__[0] == "q has the discrete sites of the guide: c."
+    model, guide, params = MODELS["dependent"][:3]
+    with pytest.raises(TypeError, match="IndeCateR takes independent variables"):
+        ELBO(IndeCateR()).loss(KEY, params, model, guide)
+    for E in (REBAR(), GumbelSoftmax()):
+        with pytest.raises(NotImplementedError, match="between bits"):
+            ELBO(E)
+    with pytest.raises(TypeError, match="must be an estimator"):
+        ELBO(3)
