@@ -13,7 +13,6 @@
 Numbers are compared in float64 at 1e-12.
 """
 
-from dataclasses import replace
 from math import log
 
 import pytest
@@ -23,15 +22,21 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog.core.factors import DependentFactors
-from catlog.core.ordered import Rearranged
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
-from catlog.distributions import Autoregressive, MarkovChain, Ordered, PlackettLuce, Subset, mixture
-from catlog.distributions.bit_counts import flow
+from catlog.distributions import Ordered
 from catlog.testing.cases import normals
 from support.chi_square import p_value, tally
 from support.samplers import cells, combine
-from support.structured_cases import ALL_CASES, FORMS, STRUCTURED_CASES, StructuredCase, extreme
+from support.structured_cases import (
+    ALL_CASES,
+    FORMS,
+    STRUCTURED_CASES,
+    StructuredCase,
+    close,
+    every,
+    extreme,
+)
 
 FALSE_ALARMS = 1e-6  # of one chi-square test; there are two for each case
 DRAWS = 100_000
@@ -44,18 +49,8 @@ def law_of(case: StructuredCase, theta: Tensor) -> DependentFactors:
     return law
 
 
-def close(got: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(got, wanted, rtol=1e-13, atol=1e-12)
-
-
-def grid(q: Ordered) -> Tensor:
-    """Return all vectors of category numbers, possible or not."""
-    sizes = [torch.arange(size) for size in q.cardinalities]
-    return torch.cartesian_prod(*sizes).reshape(-1, len(sizes))
-
-
 def chosen(q: Ordered, raw: Tensor, x: Tensor) -> Tensor:
-    """Return the log-probability of x by these logits of the blocks."""
+    """Return the log-probability of x by these logits of all variables."""
     log_probs = q.normalised(raw, validate=True)
     return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
@@ -89,14 +84,15 @@ def test_log_prob(case: StructuredCase) -> None:
     close(log_probs, wanted)
     close(Ordered.log_prob_of_rows(law.ordered, index), wanted)
     close(chosen(law.ordered, law.ordered.raw_logits(index), index), wanted)
-    if not law.ordered.incremental:
-        blocks = range(len(law.ordered.blocks))
-        raw = law.ordered.by_variable([law.ordered.conditional(index, b) for b in blocks])
-        close(chosen(law.ordered, raw, index), wanted)
-    everywhere = law.log_prob(grid(law.ordered))
+    one_by_one = [law.ordered.conditional(index, b) for b in range(len(law.ordered.blocks))]
+    close(chosen(law.ordered, law.ordered.by_variable(one_by_one), index), wanted)
+    everywhere = law.log_prob(every(*law.ordered.cardinalities))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)
-    close(Ordered.log_prob_of_rows(law.ordered, grid(law.ordered)).exp(), everywhere.exp())
+    close(
+        Ordered.log_prob_of_rows(law.ordered, every(*law.ordered.cardinalities)).exp(),
+        everywhere.exp(),
+    )
     listed = law.ordered.enumerate_support()
     assert len(listed) == law.ordered.points
     for log_prob in (wanted, everywhere, law.ordered.log_prob(listed)):
@@ -257,83 +253,3 @@ def test_batches_and_expand(case: StructuredCase) -> None:
     assert torch.equal(wide.ordered.from_uniforms(u), Ordered.from_uniforms(wide.ordered, u))
     value = catlog.SCateR(2)(lambda x: x.double().reshape(len(x), 2, 3, -1).sum(-1), wide.ordered)
     assert value.shape == (2, 3)
-
-
-# Planted bugs
-
-
-def test_a_component_that_underflows_is_not_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Possible is what has a finite log-probability, not what has a positive probability."""
-    real = mixture._finite
-
-    def by_probabilities(log_probs: Tensor) -> Tensor:
-        return real(log_probs.masked_fill(log_probs.exp() == 0, -torch.inf))
-
-    monkeypatch.setattr(mixture, "_finite", by_probabilities)
-    with pytest.raises(AssertionError):
-        test_extreme_logits_in_float32("masked mixture")
-
-
-def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log-probabilities that stop at the logarithm of the smallest float32."""
-    real = Autoregressive.log_conditionals
-
-    def clamped(self: Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
-        log_probs = real(self, x, validate)
-        return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
-
-    monkeypatch.setattr(Autoregressive, "log_conditionals", clamped)
-    with pytest.raises(AssertionError):
-        test_log_prob(extreme(ALL_CASES["long sequence that ends, all_logits"]))
-
-
-def test_wrong_conditionals_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The points of the second copy, in the place of the first's."""
-    real = Rearranged._apart
-    monkeypatch.setattr(Rearranged, "_apart", lambda *arguments: real(*arguments).flip(-2))
-    for name in STRUCTURED_CASES:
-        case = STRUCTURED_CASES[name]
-        if name.startswith("copies") and len(case.points) > 4:
-            with pytest.raises(AssertionError):
-                test_log_prob(case)
-            with pytest.raises(AssertionError):
-                test_samples_by_chi_square(case)
-
-
-def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the shift of the count after a one."""
-
-    def no_shift(on: Tensor, off: Tensor, counts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        return flow(on, off, torch.cat([counts[:1], counts[1:].roll(1, 1)]), start)
-
-    monkeypatch.setattr("catlog.distributions.subset.marginals", no_shift)
-    with pytest.raises(AssertionError):
-        test_entropy_and_marginals(ALL_CASES["subset, 2 of 5"])
-
-
-class WithReplacement(PlackettLuce):
-    """A ranking that repeats items."""
-
-    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
-        return self.scores.unsqueeze(-2).log_softmax(-1).expand(*x.shape, -1)
-
-
-def without_evidence(theta: Tensor) -> Ordered:
-    """Return the chain's own transitions, as if later evidence did not matter."""
-    unary, tables = theta[:9].view(3, 3), theta[9:].view(3, 3)
-    return MarkovChain(unary[0], tables + unary[1:, None, :])
-
-
-BUGS = {
-    "masked subset, 2 of 5": lambda theta: Subset(theta, 2),
-    "masked ranking, 2 of 5": lambda theta: PlackettLuce(theta, 2),
-    "ranking, 2 of 5": lambda theta: WithReplacement(theta, 2),
-    "crf of three states": without_evidence,
-}
-
-
-@pytest.mark.parametrize("name", BUGS)
-def test_another_distribution_is_caught(name: str) -> None:
-    """Forgotten masks, repeated items, a message without evidence."""
-    with pytest.raises(AssertionError):
-        test_log_prob(replace(ALL_CASES[name], distribution=BUGS[name]))

@@ -3,16 +3,18 @@
 test_checklist.py judges the probabilities of sequences, and test_every_estimator.py the estimators.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn, zeros
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 from torch.testing import assert_close
 
 import catlog
-from catlog.distributions import Autoregressive, Prompted, left_padded
+from catlog.distributions import Autoregressive, BayesianNetwork, Node, Prompted, left_padded
 from catlog.distributions.absorbing import Running
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
 
 K, D, END = 3, 4, 1
@@ -110,6 +112,24 @@ def test_the_sweep_drops_what_has_ended() -> None:
     # Third: the base has ended, its two alternatives for the second variable have not.
     assert network.rows[:2] == [1, 2]
     assert network.rows[2] in (2, 3)
+
+
+@pytest.mark.parametrize("names", [(), ("start", "step")])
+def test_sequences_that_end_are_scored_as_they_are_drawn(names: tuple[str, ...]) -> None:
+    network, lengths = Recurrent(), []
+    q = Autoregressive(Form(network, *names), [K] * 8, end=END)
+    for seed in range(5):
+        seen: list[Tensor] = []
+
+        def f(x: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(x)
+            return q.lengths(x).double()
+
+        drawn, given = catlog.RLOO(2)(f, q, generator=seeded(seed)), catlog.RLOO(2)(f, q, x=seen[0])
+        parameters = [network.token, network.hidden, network.out]
+        assert_same(drawn, given, parameters, rtol=0, atol=1e-12)
+        lengths.append(int(q.lengths(seen[0]).max()))
+    assert min(lengths) < 8 == max(lengths)
 
 
 def test_states_follow_their_sequences() -> None:
@@ -274,88 +294,90 @@ class Mixed(Recurrent):
     def __init__(self, mistake: str, contexts: int = 2) -> None:
         super().__init__(contexts)
         self.mistake = mistake
-        self.norm = nn.BatchNorm1d(K, dtype=torch.float64)
-        self.drop = nn.Dropout(0.5)
+        self.norm, self.drop = nn.BatchNorm1d(K, dtype=torch.float64), nn.Dropout(0.5)
         self.context_in_state = mistake == "context outside"
 
-    def start(self, lead: torch.Size) -> Tensor | tuple[Tensor, object]:
+    def start(self, lead: torch.Size) -> object:
         state = super().start(lead)
-        if self.mistake == "context outside":
-            return torch.zeros_like(state)
-        if self.mistake == "a number in the state":
-            return state, 0
-        if self.mistake == "layers first":
-            return state.unsqueeze(0)
-        return state
+        changed = {
+            "context outside": torch.zeros_like(state),
+            "a number in the state": (state, 0),
+            "layers first": state.unsqueeze(0),
+        }
+        return changed.get(self.mistake, state)
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.mistake == "steps shifted":
-            i = i + 1
-        logits, state = super().step(state, i, previous)
-        if self.mistake == "steps shifted":
-            logits = logits * (1 + 0.1 * i)
+        shift = self.mistake == "steps shifted"
+        logits, state = super().step(state, i + shift, previous)
+        if shift:
+            logits = logits * (1.1 + 0.1 * i)
         if self.mistake == "context outside":
             logits = logits + self.context[: len(logits), :K].repeat(len(logits), 1)[: len(logits)]
         return logits, state
 
     def all_logits(self, x: Tensor) -> Tensor:
+        category, last = torch.arange(K), pad(one_hot(x[..., 1:], K).double(), (0, 0, 1, 0))
         if self.mistake == "fixed length" and x.shape[-1] < D:
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-        if self.mistake == "no leading dimensions":
-            return Recurrent.all_logits(self, x[0, 0])
         if self.mistake == "one leading dimension":
             assert x.dim() == 2, "expected a matrix"
-        state, logits = Recurrent.start(self, x.shape[:-1]), []
-        for i in range(x.shape[-1]):
-            row, state = Recurrent.step(self, state, i, x[..., i - 1] if i > 0 else None)
-            logits.append(row)
-        result = torch.stack(logits, -2)
-        if self.mistake == "flattened":
-            return result.flatten(0, -3)
-        if self.mistake == "rows mixed":
-            return result - result.mean(0)[..., :1] * torch.arange(K)
-        if self.mistake == "batch mixed":
-            return result + result.mean(1, keepdim=True) * torch.arange(K)
-        if self.mistake == "dropout":
-            return self.drop(result)
-        if self.mistake == "batch normalisation":
-            return self.norm(result.flatten(0, -2)).view_as(result)
-        if self.mistake == "looks ahead":
-            last = one_hot(x[..., 1:], K).double()
-            return result + torch.cat([0 * last[..., :1, :], last], -2)[..., : x.shape[-1], :]
-        if self.mistake == "looks one ahead at a time":
-            return result + torch.arange(K) * x.unsqueeze(-1)
-        return result
+        sound = Recurrent(len(self.context))  # the same parameters
+        whole = sound.all_logits(x[0, 0] if self.mistake == "no leading dimensions" else x)
+        changes: dict[str, Callable[[], Tensor]] = {
+            "flattened": lambda: whole.flatten(0, -3),
+            "rows mixed": lambda: whole - whole.mean(0)[..., :1] * category,
+            "batch mixed": lambda: whole + whole.mean(1, keepdim=True) * category,
+            "dropout": lambda: self.drop(whole),
+            "batch normalisation": lambda: self.norm(whole.flatten(0, -2)).view_as(whole),
+            "looks ahead": lambda: whole + last,
+            "looks one ahead": lambda: whole + category * x.unsqueeze(-1),
+        }
+        return changes.get(self.mistake, lambda: whole)()
 
 
+STEPS, WHOLE = ("start", "step"), ("all_logits",)
+# The forms of the network; what check() says; what the first uses say, if they see it.
 MISTAKES = {
-    "steps shifted": (("start", "step", "all_logits"), "step and all_logits .* disagree on var"),
-    "a number in the state": (("start", "step"), "returned a int in it"),
-    "layers first": (("start", "step"), r"lead = \(3, 2\), but a tensor .* begin with `lead`"),
-    "context outside": (("start", "step"), "context_in_state"),
-    "fixed length": (("all_logits",), "with `end`, all_logits gets x without what follows"),
-    "no leading dimensions": (("all_logits",), r"returned \(2, 4, 3\). The leading dimensions"),
-    "one leading dimension": (("all_logits",), r"failed for 4 variables .* = \(3, 2\).* a matrix"),
-    "flattened": (("all_logits",), r"returned \(6, 4, 3\). The leading dimensions .* \(3, 2\)"),
-    "rows mixed": (("all_logits",), "of a row different logits when the row is evaluated alone"),
-    "batch mixed": (("all_logits",), "another batch element change"),
-    "dropout": (("all_logits",), "when the row is evaluated alone.*no dropout"),
-    "batch normalisation": (("all_logits",), "batch normalisation"),
-    "looks ahead": (("all_logits",), "A causal mask is missing, or is shifted by one"),
-    "looks one ahead at a time": (("all_logits",), "A causal mask is missing, or is shifted"),
+    "steps shifted": (STEPS + WHOLE, "step and all_logits .* disagree on var", "disagree on var"),
+    "a number in the state": (STEPS, "returned a int in it", None),
+    "layers first": (STEPS, r"lead = \(3, 2\), but a tensor .* begin with `lead`", None),
+    "context outside": (STEPS, "context_in_state", None),
+    "fixed length": (WHOLE, "with `end`, all_logits gets x without what follows", None),
+    "no leading dimensions": (WHOLE, r"returned \(2, 4, 3\). The leading dimensions", "returned"),
+    "one leading dimension": (WHOLE, r"failed for 4 variables .* = \(3, 2\).* a matrix", None),
+    "flattened": (WHOLE, r"returned \(6, 4, 3\). The leading dimensions .* \(3, 2\)", "returned"),
+    "rows mixed": (WHOLE, "different logits when the row is evaluated alone", None),
+    "batch mixed": (WHOLE, "another batch element change", None),
+    "dropout": (WHOLE, "is evaluated alone.*no dropout", r"two rows .* same point.*eval\(\)"),
+    "batch normalisation": (WHOLE, "batch normalisation", None),
+    "looks ahead": (WHOLE, "mask is missing, or is shifted", "variables . to 3 change.* mask"),
+    "looks one ahead": (WHOLE, "A causal mask is missing", "A causal mask is missing"),
+    "looks one ahead, network(x, i)": ((), "A causal mask is missing", "A causal mask is missing"),
+}
+USES: dict[str, Callable[[Autoregressive], object]] = {
+    "log_prob": lambda q: q.log_prob(q.sample()),
+    "RLOO": lambda q: catlog.RLOO(2)(lambda x: x.double().sum(-1), q),
+    "SCateR": lambda q: catlog.SCateR(1)(lambda x: x.double().sum(-1), q.expand([3, 2])),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_check_names_the_mistake(mistake: str) -> None:
-    names, message = MISTAKES[mistake]
-    network = Mixed(mistake)
+def test_the_mistake_of_a_network_is_named(mistake: str) -> None:
+    """By ``check``, and by the first uses of the distribution."""
+    names, message, at_use = MISTAKES[mistake]
+    network = Mixed(mistake.split(",")[0])
     form = Form(network, *names)
     form.context_in_state = network.context_in_state
     for seed in range(3):
         torch.manual_seed(seed)
         with pytest.raises(ValueError, match=message):
             Autoregressive(form, [K] * D, (2,), end=END).check()
+    for use in USES.values() if at_use else ():
+        Autoregressive._uses.clear()
+        # torch.compile switches the default off.
+        q = Autoregressive(form, [K] * D, (2,), validate_args=True)
+        with pytest.raises(ValueError, match=at_use):
+            use(q)
 
 
 @pytest.mark.parametrize("names", FORMS)
@@ -365,63 +387,86 @@ def test_check_passes_sound_networks(
     names: tuple[str, ...], end: int | None, contexts: int
 ) -> None:
     network = Form(Recurrent(contexts), *names)
+    Autoregressive._uses.clear()
     for in_state in (False, True):
         network.context_in_state = in_state
-        q = Autoregressive(network, [K] * D, (contexts,) if contexts else (), end=end)
+        batch = (contexts,) if contexts else ()
+        q = Autoregressive(network, [K] * D, batch, end=end, validate_args=True)
         for seed in range(3):
             torch.manual_seed(seed)
             catlog.check(lambda x: (x == 2).double().mean(-1), q)
-    q = Autoregressive(lambda x, i: zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
-    q.check()
-    Autoregressive(lambda x, i: zeros(*x.shape[:-1], 1), [1], end=0).check()
+            assert q.expand([4, *batch]).log_prob(q.sample((2, 4))).shape == (2, 4, *batch)
+    for sizes, last in (([2, 3], end), ([1], 0), ([1, 1], None), ([2, 1, 3], None)):
+        q = Autoregressive(
+            lambda x, i, sizes=sizes: zeros(*x.shape[:-1], sizes[i]), sizes, end=last
+        )
+        q.check()
+        assert q.log_prob(q.sample()).shape == ()
+
+
+def test_letters_that_are_used_up_are_masked() -> None:
+    context = normals(4, K)
+
+    def network(x: Tensor, i: int) -> Tensor:
+        count = one_hot(x[..., :i], K).sum(-2)
+        return (context - count).masked_fill(count > 1, -torch.inf)  # no letter a third time
+
+    q = Autoregressive(network, [K] * 6, (4,), dtype=torch.float64, validate_args=True)
+    assert q.log_prob(q.sample((7,))).isfinite().all()
+
+
+def test_networks_are_always_called_with_rows() -> None:
+    leads: set[int] = set()
+
+    def network(x: Tensor, i: int = 0) -> Tensor:
+        leads.add(x.dim())
+        return zeros(*x.shape[:-1], 2)
+
+    q = Autoregressive(network, [2, 2], (3,))
+    q.log_prob(q.sample())
+    q.log_prob(zeros(2).long())
+    q.entropy()
+    BayesianNetwork({"a": Node([], network, cardinality=2)}, (3,)).log_prob(zeros(1).long())
+    assert leads == {3}
+
+
+def test_a_network_that_learns_to_look_ahead_is_caught_later() -> None:
+    """Its last layer begins at zero, so that nothing shows at first."""
+    network = Mixed("looks ahead")
+    ahead = network.mistake
+    network.mistake = ""
+    q = Autoregressive(Form(network, "all_logits"), [K] * D, (2,), validate_args=True)
+    Autoregressive._uses.clear()
+    for _ in range(7):
+        q.log_prob(zeros(2, D).long())
+    network.mistake = ahead
+    with pytest.raises(ValueError, match="causal mask"):
+        q.log_prob(zeros(2, D).long())
+
+
+def test_the_check_is_skipped_where_python_may_not_look() -> None:
+    """Without validation and inside transforms; and repeats are rare."""
+    network, x = Mixed("looks ahead"), zeros(2, D).long()
+    form = Form(network, "all_logits")
+    Autoregressive._uses.clear()
+    q = Autoregressive(form, [K] * D, (2,), validate_args=False)
+    for use in (USES["log_prob"], USES["RLOO"]):
+        use(q)
+    q = Autoregressive(form, [K] * D, (2,), validate_args=True)
+    torch.func.grad(lambda scale: (scale * q.log_prob(x)).sum())(torch.ones(()))
+    sound, calls = Recurrent(), []
+    form = Form(sound, "all_logits")
+    form.all_logits = lambda x: (calls.append(x), sound.all_logits(x))[1]
+    for _ in range(100):  # of these, 1, 2, 3, 4, 8, 16, 32 and 64
+        Autoregressive(form, [K] * D, validate_args=True).log_prob(x[0])
+    assert len(calls) == 108
 
 
 @pytest.mark.parametrize("mistake", ["positions", "padding"])
 def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
     """Wrong padding does not show between forms, but in a comparison with the prompt alone."""
-    model = Attention(mistake=mistake)
-    prompts, mask = left_padded(PROMPTS)
-    q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=END, validate_args=True)
+    network = Prompted(Attention(mistake=mistake), *left_padded(PROMPTS))
+    q = Autoregressive(network, [K] * 3, end=END, validate_args=True)
     message = {"positions": "disagree", "padding": "depends on its padding"}[mistake]
     with pytest.raises(ValueError, match=message):
         q.check()
-
-
-BAD = {
-    "`end` must be between 0 and 1, but 2 was given. Every variable": lambda: Autoregressive(
-        Recurrent(), [3, 2], end=2
-    ),
-    "`end` must be an int": lambda: Autoregressive(Recurrent(), [3], end=0.0),
-    "`temperature` must be positive, but 0.0 was given": lambda: Autoregressive(
-        Recurrent(), [3], temperature=0.0
-    ),
-    "`temperature` must be positive": lambda: Autoregressive(
-        Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])
-    ),
-    r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)": lambda: Autoregressive(
-        Recurrent(), [3], (2,), temperature=torch.ones(3)
-    ),
-    "must be padded on the left": lambda: Prompted(
-        Attention(), zeros(1, 2).long(), torch.tensor([[True, False]])
-    ),
-    "`prompts` must be padded on the left": lambda: Prompted(
-        Attention(), zeros(1, 3).long(), torch.tensor([[True, False, True]])
-    ),
-    r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1": lambda: Prompted(
-        Attention(), zeros(2, 0).long()
-    ),
-    r"`mask` must have the shape of `prompts`, \(2, 1\)": lambda: Prompted(
-        Attention(), zeros(2, 1).long(), torch.ones(2, 2).bool()
-    ),
-    "non-empty list of non-empty lists": lambda: left_padded([[1], []]),
-    r"conditional of variable 0 must return logits of shape \(1, 3\), "
-    r"but it returned \(1, 2\)": Autoregressive(
-        Form(Recurrent(k=2), "start", "step"), [3], end=0
-    ).sample,
-}
-
-
-@pytest.mark.parametrize("message", BAD)
-def test_bad_input(message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        BAD[message]()

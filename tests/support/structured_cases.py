@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,11 @@ from catlog.distributions import LinearChainCRF, Node, Subset
 from catlog.testing.cases import grid as every
 from catlog.testing.cases import normals
 from support.laws import bits, integers, one_hots
+
+
+def close(got: Any, wanted: Any, atol: float = 1e-12) -> None:
+    """Check that numbers, or tuples of them, are equal but for rounding in float64."""
+    torch.testing.assert_close(got, wanted, rtol=1e-13, atol=atol)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Evaluator:
 
     def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         """Return f at points ``[n, *batch, *event]``; f gets a copy, and may write into it."""
-        return self._values(self.q.copied(x))
+        return self.q.shown(x, self._values)
 
     def through(self, x: Tensor, *, subtracted: bool = False) -> Float[Tensor, "n *batch"]:
         """Return f at points that carry a derivative, or raise if f does not depend on it.

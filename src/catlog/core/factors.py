@@ -126,9 +126,9 @@ class Factors:
         """Return independent draws, if there is a faster way than :meth:`from_uniforms`."""
         return None
 
-    def copied(self, x: Tensor) -> Tensor:
-        """Return a copy of points for f, which may write into it."""
-        return x.clone()
+    def shown(self, x: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the values of f at a copy of points, which f may write into."""
+        return values(x.clone())
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """Return log q(x), which can be differentiated any number of times."""
@@ -612,12 +612,22 @@ class DependentFactors(Factors):
         self.drawn = Draws(self.point(index), index, log_probs)
         return self.drawn.x
 
-    def copied(self, x: Tensor) -> Tensor:
-        copy, drawn = x.clone(), self.drawn
-        if drawn is not None and x is drawn.x:  # so that q.log_prob in f need not score it again
-            shape = copy.shape[:1] + self.q.batch_shape
-            copy.scores = self.q, lambda: drawn.log_prob().reshape(shape)  # type: ignore[attr-defined]
-        return copy
+    def shown(self, x: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.drawn is None or x is not self.drawn.x:
+            return super().shown(x, values)
+        # While f runs, q.log_prob knows the draws. Later q may have other parameters.
+        copy, drawn, shape = x.clone(), self.drawn, x.shape[:1] + self.q.batch_shape
+        self.q.scored_draws = copy, lambda: drawn.log_prob().reshape(shape)
+        try:
+            return values(copy)
+        finally:
+            self.q.scored_draws = None
+
+    def seen(self, x: Tensor) -> Tensor:
+        seen, scored = super().seen(x), self.q.scored_draws
+        if scored is not None and x is scored[0]:
+            self.q.scored_draws = seen, scored[1]
+        return seen
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         if self.drawn is not None and x is self.drawn.x:

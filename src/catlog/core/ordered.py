@@ -6,7 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -91,6 +91,7 @@ class Ordered(Distribution):
     end: int | None = None
     form: PointForm | None = None
     one_pass: bool = False
+    scored_draws: tuple[Tensor, Callable[[], Tensor]] | None = None  # while f is called with them
 
     def __init__(
         self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
@@ -225,10 +226,8 @@ class Ordered(Distribution):
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
-        scores = getattr(value, "scores", None)  # of draws that an estimator made from q
-        if scores is not None and scores[0] is self and value._version == 0:
-            result: Tensor = scores[1]()
-            return result
+        if self.scored_draws is not None and value is self.scored_draws[0] and not value._version:
+            return self.scored_draws[1]()
         check_value(self, value, self.device)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
@@ -394,6 +393,8 @@ def ancestral(
             places = integers(variables, u.device).expand(drawn.shape)
             x = x.scatter(-1, places, drawn)
         else:
+            if scores and not q.incremental:  # the backward pass may need what the network has seen
+                x = x.clone()
             x[..., index] = drawn
         previous = drawn[..., 0]
         if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
