@@ -461,7 +461,7 @@ class Rearranged(Ordered):
         else:
             self.incremental = base.incremental
             self.end = base.end
-            self.one_pass = base.one_pass
+        self.one_pass = base.one_pass
         self.fixed = frozenset(i + j for i in base.fixed for j in first)
         self.real = base.real
         self.device = base.device
