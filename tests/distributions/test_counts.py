@@ -292,6 +292,13 @@ def test_truncation_keeps_its_error_bound(family, error):
         assert abs(value - exact) <= bound + 1e-12
 
 
+def test_the_bound_holds_for_less_than_one_failure():
+    q = NegativeBinomial(double(0.3), probs=double(0.9))
+    for categories in (3, 10, 30):
+        tail = 1 - series(q, lambda z, k=categories: (z < k).double())
+        assert tail < lost_mass(q, categories) < 2 * tail
+
+
 @families
 def test_truncated_probabilities_are_those_of_q(family):
     start, make = FAMILIES[family]

@@ -17,7 +17,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 from torch.utils._pytree import tree_map
 
-from .categories import Kind, as_index, as_logits, integers, inverse_cdf
+from .categories import Kind, as_index, as_logits, integers, inverse_cdf, log_softmax
 from .checks import (
     broadcasts,
     check_dense,
@@ -147,8 +147,13 @@ class Ordered(Distribution):
     def by_variable(self, blocks: Sequence[Logits]) -> Float[Tensor, "*lead d k"]:
         """Return the numbers of all blocks in the order of the variables, padded with -inf."""
         k = max(self.cardinalities)
+        widths = [(0, k - part.shape[-1]) for part in blocks]
         table = torch.cat(
-            [pad(part, (0, k - part.shape[-1]), value=-torch.inf) for part in blocks], -2
+            [
+                pad(part, width, value=-torch.inf) if any(width) else part
+                for part, width in zip(blocks, widths, strict=True)
+            ],
+            -2,
         )
         drawn = [i for variables in self.blocks for i in variables]
         if drawn == sorted(drawn):
@@ -158,8 +163,9 @@ class Ordered(Distribution):
 
     def checked(self, logits: Any, block: int, lead: torch.Size) -> Logits:
         """Return what :meth:`conditional` returned, as floats, or raise unless it is logits."""
-        sizes = [self.cardinalities[i] for i in self.blocks[block]]
-        check_logits(logits, lead + (len(sizes), max(sizes)), self.blocks[block][0])
+        variables = self.blocks[block]
+        most = max([self.cardinalities[i] for i in variables])
+        check_logits(logits, (*lead, len(variables), most), variables[0])
         return logits if logits.is_floating_point() else as_logits(logits)
 
     def block_log_probs(
@@ -189,7 +195,7 @@ class Ordered(Distribution):
             category = torch.arange(logits.shape[-1], device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
-        log_probs = as_logits(logits).log_softmax(-1)
+        log_probs = log_softmax(as_logits(logits))
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise _no_probabilities(variables[bad[-2]], f" at index {bad[:-2]}")
@@ -322,7 +328,7 @@ def dtype_and_device(
     return dtype or first.dtype, device or first.device
 
 
-def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
+def check_logits(logits: object, expected: tuple[int, ...], variable: int) -> None:
     """Raise unless a conditional returned logits of the expected shape."""
     if not isinstance(logits, Tensor) or logits.shape != expected:
         fits = isinstance(logits, Tensor) and logits.shape[-2:] == expected[-2:]

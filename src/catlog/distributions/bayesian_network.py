@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..core.categories import as_logits
+from ..core.categories import as_index, as_logits
 from ..core.checks import check_count
 from ..core.ordered import Ordered, as_batch_shape, dtype_and_device
 from ..core.tracing import constant_result
@@ -125,9 +125,9 @@ class BayesianNetwork(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         name = self.order[block]
         node = self.nodes[name]
-        parents = [i for parent in node.parents for i in self.place[parent]]
+        parents = tuple(i for parent in node.parents for i in self.place[parent])
         if not isinstance(node.logits, Tensor):
-            raw = node.logits(x[..., parents])
+            raw = node.logits(x[..., as_index(parents)])
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
         shape = (node.size, self.cardinalities[self.place[name][0]])
         logits = as_logits(node.logits)

@@ -69,8 +69,10 @@ class LinearChainCRF(MarkovChain):
         states, level = _levelled(unary, 1)
         log_scale = level.sum(-1)
         pairs = pairwise.unsqueeze(-3) if serves_every_step(pairwise, batch) else pairwise
-        pairs, level = _levelled(pairs.expand((*batch, length - 1, k, k)), 2)
-        log_scale = log_scale + level.sum(-1)
+        pairs, level = _levelled(pairs, 2)
+        log_scale = log_scale + level.expand((*batch, length - 1)).sum(-1)
+        self.levelled = states, pairs.flatten(-2)
+        pairs = pairs.expand((*batch, length - 1, k, k))
         *earlier, message = states.unbind(-2)
         levels, transitions = [], []
         for state, pair in zip(reversed(earlier), reversed(pairs.unbind(-3)), strict=True):
@@ -83,7 +85,8 @@ class LinearChainCRF(MarkovChain):
         self.pairwise = pairwise
         parts = torch.stack([*levels, message.logsumexp(-1)])
         is_impossible = (parts < IMPOSSIBLE / 2).any(0)
-        self.log_partition = (parts.sum(0) + log_scale).masked_fill(is_impossible, -torch.inf)
+        self.log_sum = parts.sum(0)
+        self.log_partition = (self.log_sum + log_scale).masked_fill(is_impossible, -torch.inf)
         if can_inspect(validate_args is not False, unary, pairwise) and parts.numel() > 0:
             _check_parts(parts.detach(), unary, pairwise)
         table = torch.stack(transitions[::-1], -3) if transitions else pairs
@@ -91,6 +94,16 @@ class LinearChainCRF(MarkovChain):
         is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
         table = torch.where(is_dead, 0.0, _or_impossible(table))
         super().__init__(_or_impossible(message), table, length, validate_args=validate_args)
+
+    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
+        """Return the weights of paths less log Z, both without what all paths have in common."""
+        path, k = x.movedim(0, -1), self.cardinalities[0]
+        steps = path[..., :-1, :] * k + path[..., 1:, :]
+        log_prob = -self.log_sum.unsqueeze(-1)
+        for weights, index in zip(self.levelled, (path, steps), strict=True):
+            table = weights.expand(index.shape[:-1] + weights.shape[-1:])
+            log_prob = log_prob + table.gather(-1, index).sum(-2)
+        return log_prob.masked_fill(log_prob < IMPOSSIBLE / 2, -torch.inf).movedim(-1, 0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LinearChainCRF":
         new = super().expand(batch_shape, _instance)

@@ -108,7 +108,7 @@ class MarkovChain(Ordered):
 
     def _table(self, t: int) -> Float[Tensor, "*batch k k"]:
         """Return the logits of state t given the one before it."""
-        return self.transition if self.shared else self.transition[..., t - 1, :, :]
+        return self.transition if self.shared else self.transition.select(-3, t - 1)
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
