@@ -1,9 +1,12 @@
 """Checks of scores of items that distributions over subsets and rankings share."""
 
 import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ..core.categories import as_logits
 from ..core.checks import check_dense, check_together, check_validate_args
+from ..core.tracing import can_inspect
 
 
 def check_items(
@@ -37,18 +40,43 @@ def check_items(
     check_together(owner, "mask", mask, f"`{name}`", scores.device)
 
 
-def batch_shape(owner: str, **shapes: torch.Size) -> torch.Size:
-    """Return the batch to which these batch shapes broadcast, or raise."""
+def read_items(
+    owner: str,
+    name: str,
+    scores: Float[Tensor, "*#batch d"],
+    k: int | Tensor,
+    mask: Bool[Tensor, "*#batch d"] | None = None,
+    validate_args: bool | None = None,
+) -> tuple[Float[Tensor, "*batch d"], Bool[Tensor, "*batch d"], Int64[Tensor, "*batch"]]:
+    """Return the scores, -inf for what is never chosen, what can be chosen, and k.
+
+    Raise unless their batches broadcast and, where numbers are read, k items can be chosen.
+    """
+    shapes = {name: scores.shape[:-1]}
+    if mask is not None:
+        shapes["mask"] = mask.shape[:-1]
+    if isinstance(k, Tensor):
+        shapes["k"] = k.shape
     try:
-        return torch.broadcast_shapes(*shapes.values())
+        batch = torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listing = ", ".join(f"`{name}` {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(
             f"{owner}: the batch shapes must broadcast, but they are {listing}."
         ) from None
+    scores = as_logits(scores).expand(batch + scores.shape[-1:])
+    is_item = scores > -torch.inf if mask is None else (scores > -torch.inf) & mask
+    if isinstance(k, Tensor):
+        to_choose = k.to(scores.device, torch.int64).expand(batch)
+    else:
+        to_choose = torch.full(batch, k, dtype=torch.int64, device=scores.device)
+    if can_inspect(validate_args is not False, scores):
+        _check_scores(owner, name, scores, mask)
+        _check_enough(owner, to_choose, is_item.sum(-1))
+    return scores.masked_fill(~is_item, -torch.inf), is_item, to_choose
 
 
-def check_scores(owner: str, name: str, scores: Tensor, mask: Tensor | None) -> None:
+def _check_scores(owner: str, name: str, scores: Tensor, mask: Tensor | None) -> None:
     """Raise if the score of an item is NaN or +inf. This reads the numbers."""
     is_bad = scores.isnan() | (scores == torch.inf)
     if mask is not None:
@@ -61,7 +89,7 @@ def check_scores(owner: str, name: str, scores: Tensor, mask: Tensor | None) -> 
         )
 
 
-def check_enough(owner: str, k: Tensor, items: Tensor) -> None:
+def _check_enough(owner: str, k: Tensor, items: Tensor) -> None:
     """Raise unless ``0 <= k <= items`` everywhere. This reads the numbers."""
     is_bad = (k < 0) | (k > items)
     if bool(is_bad.any()):

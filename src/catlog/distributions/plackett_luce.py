@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..core.categories import as_logits
 from ..core.checks import check_count, check_generator
 from ..core.ordered import Ordered
-from ..core.tracing import can_inspect, inside_functorch
-from .items import batch_shape, check_enough, check_items, check_scores
+from ..core.tracing import inside_functorch
+from .items import check_items, read_items
 
 
 class PlackettLuce(Ordered):
@@ -58,15 +57,9 @@ class PlackettLuce(Ordered):
         if k is None:
             k = d
         check_count("PlackettLuce", "k", k, most=d)
-        shapes = {} if mask is None else {"mask": mask.shape[:-1]}
-        batch = batch_shape("PlackettLuce", scores=scores.shape[:-1], **shapes)
-        scores = as_logits(scores).expand(batch + (d,))
-        is_item = scores > -torch.inf if mask is None else (scores > -torch.inf) & mask
-        if can_inspect(validate_args is not False, scores):
-            check_scores("PlackettLuce", "scores", scores, mask)
-            items = is_item.sum(-1)
-            check_enough("PlackettLuce", torch.full_like(items, k), items)
-        self.scores = scores.masked_fill(~is_item, -torch.inf)
+        scores, _, count = read_items("PlackettLuce", "scores", scores, k, mask, validate_args)
+        batch = count.shape
+        self.scores = scores
         self.k = k
         self.cardinalities = (d,) * k
         self.real = scores.dtype
@@ -160,10 +153,7 @@ def gumbel_top_k(
     check_items("gumbel_top_k", "scores", scores, None)
     check_count("gumbel_top_k", "k", k, most=scores.shape[-1])
     check_generator(generator, scores.device)
-    if can_inspect(True, scores):
-        check_scores("gumbel_top_k", "scores", scores, None)
-        items = (scores > -torch.inf).sum(-1)
-        check_enough("gumbel_top_k", torch.full_like(items, k), items)
+    scores, *_ = read_items("gumbel_top_k", "scores", scores, k)
     return _largest(_narrowed(scores), k, generator)
 
 

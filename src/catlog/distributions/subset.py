@@ -8,12 +8,11 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from ..core.categories import as_logits
 from ..core.checks import check_count, check_dense, check_together
 from ..core.ordered import Ordered
 from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST, marginals, suffix_counts
-from .items import batch_shape, check_enough, check_items, check_scores
+from .items import check_items, read_items
 
 TILT_STEPS = 20  # bisections of an interval of 80: the tilt is known to 8e-5
 
@@ -66,21 +65,8 @@ class Subset(Ordered):
         check_items("Subset", "logits", logits, mask, validate_args)
         d = logits.shape[-1]
         _check_k(k, d, logits.device)
-        shapes = {"logits": logits.shape[:-1]}
-        if mask is not None:
-            shapes["mask"] = mask.shape[:-1]
-        if isinstance(k, Tensor):
-            shapes["k"] = k.shape
-        batch = batch_shape("Subset", **shapes)
-        logits = as_logits(logits).expand(batch + (d,))
-        is_item = logits > -torch.inf if mask is None else (logits > -torch.inf) & mask
-        if isinstance(k, Tensor):
-            to_choose = k.to(logits.device, torch.int64).expand(batch)
-        else:
-            to_choose = torch.full(batch, k, dtype=torch.int64, device=logits.device)
-        if can_inspect(validate_args is not False, logits):
-            check_scores("Subset", "logits", logits, mask)
-            check_enough("Subset", to_choose, is_item.sum(-1))
+        logits, is_item, to_choose = read_items("Subset", "logits", logits, k, mask, validate_args)
+        batch = to_choose.shape
         centred = (logits - _pivot(logits, is_item, to_choose)).masked_fill(~is_item, 0.0)
         centred = centred.clamp(-LARGEST, LARGEST)
         shifted = centred + _tilt(centred.detach(), is_item, to_choose).unsqueeze(-1)
@@ -88,7 +74,7 @@ class Subset(Ordered):
         self.to_choose = to_choose
         self.is_item = is_item
         self.items_from = is_item.flip(-1).cumsum(-1).flip(-1)  # among bits i, i + 1, ..., d
-        self.logits = logits.masked_fill(~is_item, -torch.inf)
+        self.logits = logits
         self.log_on = logsigmoid(shifted).masked_fill(~is_item, IMPOSSIBLE).movedim(-1, 0)
         self.log_off = logsigmoid(-shifted).masked_fill(~is_item, 0.0).movedim(-1, 0)
         self.counts, self.totals = suffix_counts(self.log_on, self.log_off, _most(k, d) + 1)
