@@ -45,9 +45,7 @@ def values() -> dict[str, object]:
         "hold": outcomes["holds"],
         "do_not": outcomes["does not hold"],
         "untested": outcomes["not testable"],
-        "verdicts": "\n".join(
-            f"- {claim.says}" for claim, verdict in judged if verdict.outcome == "does not hold"
-        ),
+        "verdicts": "\n".join(f"- *{verdict.outcome}*: {claim.says}" for claim, verdict in judged),
         "additions": additions(read("paper/addition")),
     }
 
