@@ -328,3 +328,16 @@ def test_every_file_is_listed_with_a_command_that_exists() -> None:
     assert files == {name for names in listed.values() for name in names}
     for module in re.findall(r"python -m (benchmarks\.[a-z_]+)", text):
         assert find_spec(module) is not None, module
+
+
+# scaling.md
+
+
+def test_what_two_processes_gain() -> None:
+    rows = {row["case"]: row["speedup"] for row in read("scaling/scaling") if row["processes"] == 2}
+    gains = [round(rows[case], 1) for case in (
+        "DVAE, batch 100, IndeCateR", "IndeCateR(2), FirstLayerLinear", "RLOO(400), decoder",
+        "f sleeps 5 ms, 201 evaluations",
+    )]  # fmt: skip
+    assert gains == [1.8, 1.4, 2.0, 1.8]
+    assert rows["DVAE, batch 100, RLOO-S"] < 1
