@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 else:
     Chosen = tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_subcommands(EXPERIMENTS)]]
 Sources = tyro.conf.Positional[tuple[Path, ...]]
+SHOW_EVERY = 0.5  # seconds
 
 
 def _progress_bar(console: Console) -> progress.Progress:
@@ -79,39 +80,23 @@ class RunCommand(Checked):
         folder = folder_for(config) if self.folder is None else self.folder
         title = f"{config.name} {config.estimator}, seed {config.seed}, in {folder}"
         console.print(title, markup=False, highlight=False)
-        begun_at: int | None = None
-
-        def notify(note: str) -> None:
-            _print_notes([note], console)
-
-        with _progress_bar(console) as bar:
-            line = bar.add_task("", total=None, visible=False)
-
-            def watch(done: int, total: int, row: Mapping[str, Any]) -> None:
-                nonlocal begun_at
-                if begun_at is None:
-                    begun_at = done
-                    if self.resume and done:
-                        notify(f"Resumes from iteration {done} of {total}.")
-                    elif self.resume:
-                        notify("Nothing to resume: starts from scratch.")
-                value = row.get(metric)
-                text = "running" if value is None else f"{name} {value:.5g}"
-                bar.update(line, completed=done, total=total, visible=True, description=text)
-
-            settings: dict[str, Any] = {"resume": self.resume, "watch": watch, "notify": notify}
-            try:
-                metrics = execute(
-                    config, folder, checkpoint_every=self.checkpoint_every, **settings
-                )
-            except KeyboardInterrupt:
-                bar.stop()
-                flags = f"--resume --folder {shlex.quote(str(folder))}"
-                text = f"Stopped. To continue, run the same command with {flags}"
-                console.print(text, markup=False, highlight=False, soft_wrap=True)  # to be copied
-                return 130
-        if begun_at is None:
+        if is_complete := Folder(folder).completed(config.record()) is not None:
             console.print("The run is complete already.")
+        try:
+            with _progress(console, [Path(folder)] * (not is_complete), config.headline) as watch:
+                metrics = execute(
+                    config,
+                    folder,
+                    resume=self.resume,
+                    checkpoint_every=self.checkpoint_every,
+                    watch=lambda *_: watch(),
+                    notify=lambda note: _print_notes([note], console),
+                )
+        except KeyboardInterrupt:
+            flags = f"--resume --folder {shlex.quote(str(folder))}"
+            text = f"Stopped. To continue, run the same command with {flags}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)  # to be copied
+            return 130
         table = Table("metric", "value")
         for key, value in metrics.items():
             label = f"{key} ({name})" if key == metric != name else key
@@ -158,7 +143,6 @@ class SweepCommand(Checked):
         try:
             with _progress(console, folders, self.experiment.headline) as watch:
                 wrong = sweep(configs, self.root, watch=watch, notify=notes.append, **settings)
-                watch()
         except KeyboardInterrupt:
             console.print("Stopped. Run the same command again to continue.")
             return 130
@@ -178,16 +162,16 @@ def _progress(
 ) -> Iterator[Callable[[], None]]:
     """Show how many runs are complete, and how far those are that have begun since now.
 
-    All is read from the files of the runs, wherever they are executed.
+    All is read from the files of the runs, wherever they are executed, twice a second at most.
     """
     began, waiting = time.time(), dict.fromkeys(folders)
     metric, name = headline
-    count = len(waiting)
+    count, shown_at = len(waiting), 0.0
     with _progress_bar(console) as bar:
         total = bar.add_task("runs", total=count, visible=False)
         lines: dict[Path, Any] = {}
 
-        def watch() -> None:
+        def show() -> None:
             for path in list(waiting):
                 folder, sessions = Folder(path), path / "sessions.jsonl"
                 if folder.completed() is not None:
@@ -202,9 +186,16 @@ def _progress(
                     value = row.get(metric)
                     text = path.name if value is None else f"{path.name}, {name} {value:.5g}"
                     bar.update(lines[path], completed=row.get("iteration", 0), description=text)
-            bar.update(total, completed=count - len(waiting), visible=True)
+            bar.update(total, completed=count - len(waiting), visible=count > 0)
+
+        def watch() -> None:
+            nonlocal shown_at
+            if time.monotonic() > shown_at + SHOW_EVERY:
+                show()
+                shown_at = time.monotonic()
 
         yield watch
+        show()
 
 
 @dataclass(frozen=True)

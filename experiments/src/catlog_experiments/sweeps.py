@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -150,19 +149,11 @@ def _run(
 ) -> Outcome:
     """Start or resume a run; return what went wrong, and notes."""
     notes: list[str] = []
-    ticked_at = time.monotonic()
     if threads is not None:
         torch.set_num_threads(threads)
-
-    def watch(*_: object) -> None:
-        nonlocal ticked_at
-        if time.monotonic() > ticked_at + TICK_EVERY:
-            tick()
-            ticked_at = time.monotonic()
-
     settings: dict[str, Any] = {"checkpoint_every": checkpoint_every, "notify": notes.append}
     try:
-        execute(config, path, resume=True, watch=watch, **settings)
+        execute(config, path, resume=True, watch=lambda *_: tick(), **settings)
     except Exception as error:
         return f"{path}: {type(error).__name__}: {error}", notes
     return None, notes
