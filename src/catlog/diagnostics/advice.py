@@ -21,8 +21,8 @@ from .arms import AnyEstimator, as_estimator, joined_reasons
 from .pilot import Pilot, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
-CLOSE = 1.2  # times the best score, within which RLOO with the most draws is the choice
-LEVEL = 1.25  # times the best score: what races to a target could not tell apart
+LEVEL = 1.3  # times the best score: what a race to a target could hardly tell apart
+FREE = 1.5  # times the seconds of the quickest RLOO among them: more draws at little cost
 ZERO = "all of its gradients were zero"
 
 
@@ -115,11 +115,11 @@ def advise(
 
     The candidates make one estimate each, in turn, up to 256 times. After 4 rounds, and again
     later, those that are far behind are left out. The time of a step is the least of all rounds.
-    Most often a few candidates are level, within the error of the pilot. All of them are named. The
-    choice is RLOO with the most draws that are within 20 % of the best: noise that seems harmless
-    at the start of training hurts later. If no RLOO is within 20 %, it is the best of the others.
-    So the choice is the same in most calls, although the scores are not. The same seed makes the
-    same draws.
+    Most often a few candidates are level, within 30 % or within the error of the pilot. All of them
+    are named. The choice is an RLOO, if one is level: with the most draws that cost little, at most
+    1.5 times the seconds of the quickest level one. For noise that seems harmless at the start of
+    training hurts later. So the choice is the same in most calls, although the scores are not. The
+    same seed makes the same draws.
 
     Nothing else changes, even if the pilot is interrupted: parameters, gradients, torch's random
     number generators and the buffers of the modules that f, q and ``step`` refer to (running
@@ -228,10 +228,14 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
     ]
     ranked = tuple(trial for trial in trials if trial.estimator.unbiased)
     biased = tuple(trial for trial in trials if not trial.estimator.unbiased)
-    close = [trial for trial in ranked if trial.times_as_long <= CLOSE]
-    ladder = [trial for trial in close if isinstance(trial.estimator, RLOO)]
+    # What is listed as slower never beats the choice.
+    most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
+    level_ones = [trial for trial in ranked if trial.is_level and trial.times_as_long <= most]
+    ladder = [trial for trial in level_ones if isinstance(trial.estimator, RLOO)]
+    quickest = min((trial.seconds for trial in ladder), default=inf)
+    free = [trial for trial in ladder if trial.seconds <= FREE * quickest]
     fastest = min(ranked, key=lambda trial: trial.times_as_long)
-    choice = max(ladder, key=lambda trial: trial.evaluations, default=fastest)
+    choice = max(free, key=lambda trial: trial.evaluations, default=fastest)
     lines = [
         *_ranking(choice, ranked, seconds),
         *_noise(pilot, choice, skipped),
