@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence as kl
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy_of_bits
 from torch.nn.functional import cross_entropy, one_hot
 
-from catlog.distributions import Autoregressive, MarkovChain, PlackettLuce
+from catlog.distributions import Autoregressive, MarkovChain, PlackettLuce, Subset
 
 Function = Callable[[Tensor], Tensor]
 
@@ -348,9 +348,59 @@ def surrogate() -> Problem:
     return Problem([logits], ask, 0.95 * f(x).min().item(), rate=0.05, draws=256)
 
 
+def knapsack() -> Problem:
+    """Which of 32 things have the largest value, at a limited weight? A black box."""
+    values, weights = torch.rand(32), torch.rand(32)
+    logits = torch.zeros(32, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        x = x.detach()
+        return 4 * (x @ weights - 6).clamp(min=0) - x @ values
+
+    order = (values / weights).argsort(descending=True)
+    fits = weights[order].cumsum(0) <= 6
+    best = values[order][fits].sum().item()
+    ask = lambda _: (f, bits(logits))  # noqa: E731
+    return Problem([logits], ask, -0.95 * best, "RLOO(16)", 0.05, 512)
+
+
+def sensors() -> Problem:
+    """A network chooses three of ten sensors; the mean of their readings tells a signal."""
+    chooser, quality = network(10, 32, 10), torch.randn(10, 10)
+
+    def question(size: int) -> tuple[Function, Distribution]:
+        context, noise = torch.randn(size, 10), torch.randn(size, 10)
+        errors = noise * (context @ quality / 3).exp()
+
+        def f(x: Tensor) -> Tensor:
+            return ((x * errors).sum(-1) / 3).square().log1p()
+
+        return f, Subset(chooser(context), 3, validate_args=False)
+
+    trained = [*chooser.parameters()]
+    return Problem(trained, question, 0.2, rate=0.003, racers=DEPENDENT)
+
+
+def labels() -> Problem:
+    """A network labels twelve places with one of five classes, and is paid for whole runs."""
+    reader, prototypes = network(48, 64, 60), torch.randn(5, 4)
+
+    def question(size: int) -> tuple[Function, Distribution]:
+        classes = torch.randint(5, (size, 4)).repeat_interleave(3, -1)
+        seen = prototypes[classes] + 0.5 * torch.randn(size, 12, 4)
+
+        def f(x: Tensor) -> Tensor:
+            right = (x == classes).float().unflatten(-1, (4, 3))
+            return 1 - (right.mean(-1) + right.prod(-1)).mean(-1) / 2
+
+        return f, numbers(reader(seen.flatten(1)).unflatten(-1, (12, 5)))
+
+    return Problem([*reader.parameters()], question, 0.3, rate=0.003)
+
+
 MADE = (
     *(spins, features, autoencoder, codebook, colouring, assignment),
     *(chain, simulator, reversal, blocks, widths, glimpses),
-    *(routing, ranking, surrogate),
+    *(routing, ranking, surrogate, knapsack, sensors, labels),
 )
 PROBLEMS: dict[str, Callable[[], Problem]] = {make.__name__: make for make in MADE}

@@ -223,7 +223,7 @@ def test_name_is_stable_under_noise_of_the_clock() -> None:
     """Calls take up to 30 % longer, at random; the least of many steps is what counts."""
     names = set()
     for seed in range(5):
-        noise, f = Random(seed), Counted(black_box(12))
+        noise, f = Random(seed), Counted(black_box(12), call=0.3)
         now = [0.0]
 
         def clock(f: Counted = f, noise: Random = noise, now: list[float] = now) -> float:
