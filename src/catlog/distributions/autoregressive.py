@@ -1,6 +1,6 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from math import prod
@@ -24,7 +24,7 @@ from ..core.ordered import (
 )
 from ..core.tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
-from .network_checks import changed_later, check_causal, check_network, check_steps, rounding
+from .network_checks import check_network
 
 
 class Autoregressive(Ordered):
@@ -186,15 +186,7 @@ class Autoregressive(Ordered):
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
             return
-        x = self.without_end(x[:1])
-        d = len(self.cardinalities)
-        cuts = sorted({0, d // 2, d - 1})
-        raw = self.raw_logits(changed_later(x, self.cardinalities, cuts))
-        eps = rounding({self.real, raw.dtype}, x.device)
-        known = self.normalised(raw)
-        check_causal(known, eps, cuts)
-        if self.incremental and hasattr(self.network, "all_logits"):
-            check_steps(self.normalised(self.by_steps(x)), known[:1], eps)
+        check_network(self, x[:1])
 
     def without_end(self, x: Points) -> Points:
         """Return the points with another category in place of ``end``, so that nothing ends."""
@@ -209,16 +201,29 @@ class Autoregressive(Ordered):
             return self._scaled(self._conditional(x, block))
         has_ended = (x[..., :block] == self.end).any(-1)
         rows = _running(has_ended.reshape(len(x), -1).all(1), x)
-        if rows is None:
-            raw = self._conditional(x, block)
-        else:
-            raw = self._end_alone(x.shape[:-1], block)
-            if len(rows) > 0:
-                part = self._conditional(x[rows], block)
-                check_logits(part, x[rows].shape[:-1] + raw.shape[-2:], block)
-                raw = raw.to(part.dtype).index_copy(0, rows, part)
-        check_logits(raw, x.shape[:-1] + (1, self.cardinalities[block]), block)
+
+        def logits(rows: Tensor | None) -> Any:
+            return self._conditional(x if rows is None else x[rows], block)
+
+        raw = self._of_running(logits, rows, block, (*x.shape[:-1], 1))
         return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
+
+    def _of_running(
+        self, logits: Callable[[Any], Any], rows: Tensor | None, block: int, lead: tuple[int, ...]
+    ) -> Float[Tensor, "*lead k"]:
+        """Return the logits of these rows (None: of all), and zeros, which :func:`absorb` replaces,
+        for those that have ended."""
+        k = self.cardinalities[block]
+        if rows is None:
+            raw: Tensor = logits(None)
+            check_logits(raw, (*lead, k), block)
+            return raw
+        raw = torch.zeros((*lead, k), dtype=self.real, device=self.device)
+        if len(rows) > 0:
+            part = logits(rows)
+            check_logits(part, (len(rows), *lead[1:], k), block)
+            raw = raw.to(part.dtype).index_copy(0, rows, part)
+        return raw
 
     def ask(self, part: str, lead: Sequence[int], *arguments: Any) -> Any:
         """Return what a method of the network returns; explain errors about shapes."""
@@ -287,18 +292,17 @@ class Autoregressive(Ordered):
         flat = (prod(lead),) if self._one_by_one else lead
         rows = _running(has_ended.reshape(flat[0], -1).all(1), x)
         before = None if previous is None else previous.reshape(flat)
-        if rows is None:
-            raw, state = self.step(states.state, block, before)
-            check_logits(raw, torch.Size([*flat, k]), block)
-            return raw.reshape(*lead, 1, k), Running(state, states.slot, states.count)
-        states = states.keep(rows)
-        raw = self._end_alone(torch.Size(flat), block).squeeze(-2)
-        if len(rows) > 0:
-            part, state = self.step(states.state, block, None if before is None else before[rows])
-            check_logits(part, torch.Size([len(rows), *flat[1:], k]), block)
-            raw = raw.to(part.dtype).index_copy(0, rows, part)
-            states = Running(state, states.slot, states.count)
-        return raw.reshape(*lead, 1, k), states
+        states = states if rows is None else states.keep(rows)
+        state = states.state
+
+        def logits(rows: Tensor | None) -> Tensor:
+            nonlocal state
+            earlier = before if before is None or rows is None else before[rows]
+            raw, state = self.step(state, block, earlier)
+            return raw
+
+        raw = self._of_running(logits, rows, block, flat)
+        return raw.reshape(*lead, 1, k), Running(state, states.slot, states.count)
 
     def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
         if self.end is None:
@@ -318,11 +322,6 @@ class Autoregressive(Ordered):
         if isinstance(self.temperature, Tensor):
             return logits / self.temperature[..., None, None]
         return logits if self.temperature == 1.0 else logits / self.temperature
-
-    def _end_alone(self, lead: torch.Size, block: int) -> Float[Tensor, "*lead 1 k"]:
-        """Return logits of sequences that have ended; :func:`absorb` sets them."""
-        shape = (*lead, 1, self.cardinalities[block])
-        return torch.zeros(shape, dtype=self.real, device=self.device)
 
     def raw_logits(self, x: Tensor) -> Tensor:
         if hasattr(self.network, "all_logits"):
