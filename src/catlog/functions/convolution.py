@@ -54,9 +54,8 @@ def distribution_of_sum(terms: Terms, convolve: Convolution) -> Float[Tensor, "*
     d, m = terms.shape[-2:]
     while terms.shape[-2] > 1:
         if terms.shape[-2] % 2:  # a further term that is 0
-            is_zero = torch.arange(terms.shape[-1], device=terms.device) == 0
-            zero_term = is_zero.to(terms.dtype).expand_as(terms[..., :1, :])
-            terms = torch.cat([terms, zero_term], -2)
+            zero_term = torch.eye(1, terms.shape[-1], dtype=terms.dtype, device=terms.device)
+            terms = torch.cat([terms, zero_term.expand_as(terms[..., :1, :])], -2)
         terms = convolve(terms[..., 0::2, :], terms[..., 1::2, :])
     return terms[..., 0, : d * (m - 1) + 1]
 

@@ -149,19 +149,21 @@ class Problem:
         generator = torch.Generator().manual_seed(self.seed + 1)
         f = self.f if self.structured is None else self.structured
         value = torch.zeros(self.q().batch_shape, dtype=torch.float64)
-        moments = [Moments() for _ in self.parameters]
+        moments, sizes = Moments(), [leaf.numel() for leaf in self.parameters]
         for call in range(1, calls + 1):
             estimate = E(f, self.q(), generator=generator)
             value += (estimate.detach() - value) / call
             gradients = torch.autograd.grad(estimate.sum(), self.parameters)
-            for moment, gradient in zip(moments, gradients, strict=True):
-                moment.add(gradient.flatten().unsqueeze(0))
+            moments.add(torch.cat([gradient.flatten() for gradient in gradients]).unsqueeze(0))
             if watch is not None:
                 watch(call, calls)
-        pairs = list(zip(moments, self.parameters, strict=True))
-        mean = tuple(moment.mean.view_as(leaf) for moment, leaf in pairs)
-        error = tuple(moment.mean_variances.sqrt().view_as(leaf) for moment, leaf in pairs)
-        return Reference(value, mean, error, "pooled")
+
+        def by_parameter(flat: Tensor) -> tuple[Tensor, ...]:
+            parts = zip(flat.split(sizes), self.parameters, strict=True)
+            return tuple(part.view_as(leaf) for part, leaf in parts)
+
+        error = moments.mean_variances.sqrt()
+        return Reference(value, by_parameter(moments.mean), by_parameter(error), "pooled")
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {}
@@ -180,16 +182,10 @@ def problem(
         @wraps(make)
         def complete(size: Size = "small", seed: int = 0) -> Problem:
             draft = make(size, seed)
-            return replace(
-                draft,
-                parameters=tuple(tensor.detach().requires_grad_() for tensor in draft.parameters),
-                name=name,
-                summary=summary(make),
-                interactions=interactions,
-                relaxable=relaxable,
-                size=size,
-                seed=seed,
-            )
+            leaves = tuple(tensor.detach().requires_grad_() for tensor in draft.parameters)
+            about: dict[str, Any] = {"name": name, "summary": summary(make), "size": size}
+            about |= {"seed": seed, "interactions": interactions, "relaxable": relaxable}
+            return replace(draft, parameters=leaves, **about)
 
         PROBLEMS[name] = complete
         return complete
