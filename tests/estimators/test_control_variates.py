@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from catlog import REBAR
 from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV, MuProp
-from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
 from catlog.testing.cases import seeded
 from support.enumerated import EventNetwork, gradients, gradients_at, network, variances
 from support.more_cases import MASKED_ONE_HOT
@@ -76,13 +76,6 @@ def test_parameters_get_the_gradient_of_the_variance(name: str) -> None:
             E.zero_grad()
     assert_close(results[0], results[2], rtol=0, atol=1e-14)
     assert_close(results[1], results[2], rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", [name for name in LEARNERS if name not in RELAXED])
-def test_unbiased_in_any_state(name: str) -> None:
-    make, case = LEARNERS[name]
-    got = expectation(make(), case, FUNCTIONS["sine"], PARAMETER)
-    assert_close(got, expected(case, FUNCTIONS["sine"], PARAMETER), rtol=0, atol=1e-12)
 
 
 # The noise of REBAR and RELAX is continuous. The estimate depends only on the ratios of a

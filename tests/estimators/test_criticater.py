@@ -60,7 +60,9 @@ def plain_gradient(theta: Tensor, x: Tensor, fx: Tensor, E: CritiCateR, is_chain
         for last in reversed(range(d)) if is_chain else [d - 1]:
             z = drawn[:, : last + 1].flatten(1)
             y = target - target[train].mean()
-            inverse = torch.linalg.inv(z[train].mT @ z[train] + E.ridge * torch.eye(z.shape[1]).double())
+            inverse = torch.linalg.inv(
+                z[train].mT @ z[train] + E.ridge * torch.eye(z.shape[1]).double()
+            )
             coefficient = inverse @ z[train].mT @ y[train]
             predicted = z @ coefficient
             leverage = (z[train] @ inverse * z[train]).sum(-1)

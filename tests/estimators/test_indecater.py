@@ -9,7 +9,7 @@ from torch import Tensor
 import catlog
 from catlog.testing import CASES
 from catlog.testing.cases import normals
-from support.enumerated import gradients, gradients_at, variances
+from support.enumerated import gradients, variances
 from support.laws import bits, integers
 
 
@@ -57,20 +57,6 @@ def test_the_corollary_fails_for_a_shared_logit() -> None:
         torch.testing.assert_close(slope.mean(), torch.tensor(0.0, dtype=torch.float64))
 
 
-def test_example_4_2_of_the_paper() -> None:
-    """The term of the second variable sums over its categories, with the others as drawn."""
-    logits, table = normals(3, 3).requires_grad_(), normals(3, 3, 3, seed=1)
-
-    def f(x: Tensor) -> Tensor:
-        return table[x[..., 0], x[..., 1], x[..., 2]]
-
-    x = torch.tensor([[2, 0, 1]])
-    (got,) = torch.autograd.grad(catlog.IndeCateR(1)(f, integers(logits), x=x), logits)
-    p = logits.softmax(-1)
-    (by_hand,) = torch.autograd.grad(sum(p[1, k] * table[2, k, 1] for k in range(3)), logits)
-    torch.testing.assert_close(got[1], by_hand[1], rtol=0, atol=1e-15)
-
-
 def test_the_value_is_rao_blackwellised() -> None:
     """An f that is 0 at the draw still gets a positive value, with a finite logarithm."""
     q = integers(torch.zeros(4, 10))
@@ -84,19 +70,6 @@ def test_the_value_is_rao_blackwellised() -> None:
     # Each variable has one category of ten that hits.
     torch.testing.assert_close(value, torch.tensor(0.1))
     assert catlog.Reinforce(1)(hits, q, x=x) == 0
-
-
-def test_draws_per_variable() -> None:
-    """The term of a variable uses its rows only."""
-    case = CASES["integers"]
-    f = case.function("sine")
-    x = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
-    E = catlog.IndeCateR(1, per_variable=True)
-    shared = gradients_at(catlog.IndeCateR(1), case, f, x)
-    # A different draw for variable 1 only.
-    changed = gradients_at(E, case, f, torch.stack([x[0], case.points[torch.tensor([0, 0])]]))
-    torch.testing.assert_close(changed[:, 0], shared[:, 0], rtol=0, atol=1e-14)
-    assert (changed[:, 1] - shared[:, 1]).abs().max() > 1e-3
 
 
 def test_chosen_variables_are_dealt_in_turn() -> None:
