@@ -39,6 +39,11 @@ def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n
     return torch.linalg.solve_triangular(factor, identity.expand(gram.shape), upper=False)
 
 
+def penalised(gram: Float[Tensor, "*lead n n"], ridge: float) -> Float[Tensor, "*lead n n"]:
+    """Return ``gram`` with the penalty on its diagonal."""
+    return gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+
+
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
     """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to
     ``largest``, if larger.
@@ -95,12 +100,12 @@ class ByDraws:
         folds, n = len(self.train), self.train.shape[-1]
         if not self.is_shared:  # held-out rows and columns are zeroed
             gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2)
-            factor = inverse_factor(gram + self.ridge * torch.eye(n).to(gram))
+            factor = inverse_factor(penalised(gram, self.ridge))
             inverse = factor.mT @ factor
             return (inverse @ target.unsqueeze(-1)).squeeze(-1), inverse.diagonal(dim1=-2, dim2=-1)
         fill = -n % folds  # draws that agree with no other, so that all folds have as many
         gram = pad(self.agreement.double(), (0, fill, 0, fill))
-        factor = inverse_factor(gram + self.ridge * torch.eye(n + fill).to(gram))
+        factor = inverse_factor(penalised(gram, self.ridge))
         inverse = factor.mT @ factor
         rows = inverse.unflatten(-2, (-1, folds)).transpose(-3, -2)
         held_out = rows.unflatten(-1, (-1, folds)).diagonal(dim1=-4, dim2=-1).movedim(-1, -3)
@@ -128,9 +133,7 @@ class ByCategories:
         features = points[..., order, :].flatten(-2)  # [*batch, n, d k]
         gram = features.mT @ (train.unsqueeze(-1) * features)
         n, size = features.shape[-2:]
-        gram = gram + smallest_stable_ridge(ridge, size, n, points.dtype) * torch.eye(
-            size, dtype=points.dtype, device=points.device
-        )
+        gram = penalised(gram, smallest_stable_ridge(ridge, size, n, points.dtype))
         self.factor = inverse_factor(gram)
         self.white = self.factor @ features.mT
 

@@ -254,8 +254,12 @@ class SlopeCateR(Learner[RelaxableFactors]):
         probability, ends = selection_probabilities(undecided * sizes)
         start = draw.uniform(starts, *q.batch_shape, batch_from=1, closed=True)
         variable = systematic_sample(m * ends, m, start[:1])
-        weight = calls / (m * at(probability[None, ..., None], variable))
-        drawn, p_corrected = at(x[rows_in_turn(m, x)], variable), at(p[None], variable)
+        by_turn = probability.expand(m, *probability.shape).unsqueeze(-1)
+        weight = calls / (m * at(by_turn, variable))
+        drawn, p_corrected = (
+            at(x[rows_in_turn(m, x)], variable),
+            at(p.expand(m, *p.shape), variable),
+        )
         compared, chance, pair_weight = compare(drawn, p_corrected, start[1:])
         corrections = variable, weight, p_corrected, compared, chance, pair_weight
         shares = shares_of_points(chance[0], chance[1:], len(x))
@@ -326,9 +330,8 @@ class Plan(NamedTuple):
         """Return the predictions of :meth:`exact` that alpha and beta multiply, from the slopes at
         all points, and their variances and covariance over the compared categories."""
         at_draw, at_change = self.by_correction(slopes)
-        slope = torch.cat(
-            [at(at_draw, self.variable).unsqueeze(0), at(at_change, self.variable[None])]
-        )
+        changed = self.variable.expand(len(at_change), *self.variable.shape)
+        slope = torch.cat([at(at_draw, self.variable).unsqueeze(0), at(at_change, changed)])
         straight, outer = straight_and_outer(self.compared, self.p_corrected, slope)
         curved = (outer - straight) / 2
         if self.pair_weight is not None:
@@ -480,9 +483,13 @@ def compare(drawn: Corrected, p: Corrected, start: Rows) -> tuple[Tensor, Tensor
     return compared, chance, weight.unsqueeze(-1)
 
 
-def at(table: Float[Tensor, "*#lead d w"], variable: Int64[Tensor, "*#lead"]) -> Tensor:
-    """Return the entries of these variables, ``[*lead, w]``; both have the same dimensions."""
-    return torch.take_along_dim(table, variable[..., None, None], -2).squeeze(-2)
+def at(table: Float[Tensor, "*lead d w"], variable: Int64[Tensor, "*lead"]) -> Tensor:
+    """Return the entries of these variables, ``[*lead, w]``.
+
+    ``take_along_dim`` would do the same, but it fixes all sizes in a compiled graph.
+    """
+    index = variable[..., None, None].expand(*variable.shape, 1, table.shape[-1])
+    return table.gather(-2, index).squeeze(-2)
 
 
 def rows_in_turn(m: int, x: Float[Tensor, "n *rest"]) -> Int64[Tensor, " m"]:
