@@ -127,9 +127,8 @@ class CritiCateR(Estimator[Factors]):
             # The small multiple of the target's variance keeps the ratio from being one of rounding
             # errors.
             spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
-            shrink = (
-                (left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
-            ).clamp(0, 1)
+            spread = spread.clamp(min=torch.finfo(spread.dtype).tiny)
+            shrink = ((left_out * centred).sum(-1) / spread).clamp(0, 1)
             table = table * shrink[..., None, None]  # h_i(k), per fold
             tables[..., variables, :] = table
             residual = target - mean - predicted * shrink[..., None]

@@ -228,13 +228,11 @@ class SlopeCateR(Learner[RelaxableFactors]):
 
     def _calls_to_correct(self, x: Tensor, draw: Randomness) -> int:
         """Return how many calls the corrections of this call stand for; 0: it has none."""
-        if self.every == 1:
+        decided = self.corrects
+        if self.every == 1 or (decided is None and not can_inspect(True, x)):
             return 1
-        if self.corrects is not None:
-            return self.every if self.corrects else 0
-        if not can_inspect(True, x):
-            return 1
-        return self.every if draw.coin() * self.every < 1 else 0
+        corrects = draw.coin() * self.every < 1 if decided is None else decided
+        return self.every if corrects else 0
 
     def _read(self, q: RelaxableFactors, learned: Float[Tensor, "*fits c"]) -> Tensor:
         """Return a copy of what was learned, in the dtype of q, that broadcasts with its batch."""

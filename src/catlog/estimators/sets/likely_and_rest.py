@@ -158,9 +158,8 @@ def sum_and_sample(
     remaining = members.probability_outside
     x = draw.given_points(samples)
     if x is None:
-        drawn, inside = members.draw_outside(
-            draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
-        )
+        u = draw.uniform(samples, *q.batch_shape, q.d, batch_from=1)
+        drawn, inside = members.draw_outside(u)
     else:
         drawn = q.index(x)
         inside = members.contain(drawn)
