@@ -155,9 +155,12 @@ class Neighbours:
         slot = slot.repeat_interleave(k - 1, output_size=slots * (k - 1))
         kept: Tensor | None = None  # moves that are evaluated: all
         if is_mixed and self.variables is None:
-            numbers = [i * (k - 1) + j for i, m in enumerate(q.cardinalities) for j in range(m - 1)]
-            kept = integers(numbers, device)
-            slot, category = slot[kept], category[:, kept]
+            count = sizes.squeeze(-1) - 1
+            moved = torch.arange(slots, device=device)
+            moved = moved.repeat_interleave(count, output_size=sum(q.cardinalities) - slots)
+            number = torch.arange(len(moved), device=device) - (count.cumsum(0) - count)[moved]
+            kept = moved * (k - 1) + number
+            slot, category = moved, category[:, kept]
         moves, category = len(slot), category.flatten(0, 1)
 
         # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
