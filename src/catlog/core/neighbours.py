@@ -190,8 +190,12 @@ class Neighbours:
         def points(part: slice) -> Tensor:
             if part.stop - part.start < n * d:  # whose rows are set in place
                 row = torch.arange(part.start, part.stop, device=bit.device)
-                flipped = (bit - undecided).abs().movedim(-1, 1).flatten(0, 1)
-                return self._points(row // d, row % d, flipped[part].long())
+                start = bit.index_select(0, row // d)
+                variable = self._variable(row // d, row % d).expand(start.shape[:-1])
+                place = variable.unsqueeze(-1)
+                flip = undecided.expand(start.shape).gather(-1, place)
+                flipped = (start.gather(-1, place) - flip).abs().squeeze(-1)
+                return q.shaped(q.assign(start, variable, flipped.long()))
             flips = torch.eye(d, dtype=bit.dtype, device=bit.device)
             flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
             return q.shaped((bit.unsqueeze(1) - flips).abs().flatten(0, 1))
