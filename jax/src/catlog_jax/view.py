@@ -30,10 +30,7 @@ def view(q: Any) -> Factors:
         while type(q).__name__ in WRAPPERS:
             q = getattr(q, "base_dist", None) or q.distribution
         name = type(q).__name__
-        cls = next(
-            (NAMES[known] for known in NAMES if name in (known, f"{known}Logits", f"{known}Probs")),
-            None,
-        )
+        cls = NAMES.get(name.removesuffix("Logits").removesuffix("Probs"))
         if cls is None or not hasattr(q, "logits"):
             raise TypeError(
                 "q must be one of Bernoulli, Categorical, OneHot, MarkovChain, Autoregressive, or "

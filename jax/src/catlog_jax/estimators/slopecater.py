@@ -268,10 +268,6 @@ class Plan(NamedTuple):
     chance: Array
     is_pair: bool
 
-    def counts(self, n: int) -> Array:
-        """Return how many corrections each of n draws serves."""
-        return jnp.asarray(np.bincount(self.row, minlength=n), self.p.dtype)
-
     def shares(self, n: int) -> tuple[Array, Array]:
         """Return the weights of the draws ``[n]`` and of the changed points ``[c - 1, m]`` in the
         value, in which corrected variables are summed out.
@@ -279,7 +275,7 @@ class Plan(NamedTuple):
         A draw and its changed points share the weight 1/n by the probabilities of the corrected
         variable's categories; with several corrections, as the mean over them.
         """
-        counts = self.counts(n)
+        counts = jnp.asarray(np.bincount(self.row, minlength=n), self.p.dtype)  # of corrections
         part = self.chance / (n * counts[self.row])
         base = jnp.where(counts == 0, 1 / n, 0.0).at[self.row].add(part[0])
         return base, part[1:]

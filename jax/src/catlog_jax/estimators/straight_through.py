@@ -26,6 +26,8 @@ class Through(Estimator[R]):
     """
 
     samples: Count = 1
+    _: KW_ONLY
+    sampling: Sampling = "independent"
 
     unbiased: ClassVar[bool] = False
 
@@ -67,10 +69,6 @@ class StraightThrough(Through[RelaxableFactors]):
     Array([1., 0.], dtype=float32)
     """
 
-    samples: Count = 1
-    _: KW_ONLY
-    sampling: Sampling = "independent"
-
     def points(self, q: RelaxableFactors, draw: Randomness) -> Array:
         return q.weighted(draw.points(self.samples, self.sampling), 1.0, 0.0)
 
@@ -106,10 +104,8 @@ class ReinMax(Through[RelaxableFactors]):
     Array([1., 0.], dtype=float32)
     """
 
-    samples: Count = 1
     _: KW_ONLY
     temperature: Positive = 1.0
-    sampling: Sampling = "independent"
 
     arrays = ("temperature",)
 
@@ -184,11 +180,9 @@ class GumbelSoftmax(Through[RelaxableFactors]):
     ()
     """
 
-    samples: Count = 1
     _: KW_ONLY
     temperature: Positive = 1.0
     hard: bool = False
-    sampling: Sampling = "independent"
 
     arrays = ("temperature",)
     twice = True  # those of the relaxation
@@ -241,11 +235,9 @@ class GumbelRao(Through[RelaxableFactors]):
     ()
     """
 
-    samples: Count = 1
     _: KW_ONLY
     noise_samples: Count = 10
     temperature: Positive = 1.0
-    sampling: Sampling = "independent"
 
     arrays = ("temperature",)
 
