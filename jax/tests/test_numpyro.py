@@ -236,6 +236,19 @@ def test_gradients_with_continuous_sites_agree_with_trace_graph(E: Estimator) ->
     )
 
 
+def test_guides_without_discrete_sites_are_reparameterised() -> None:
+    def model() -> None:
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(a, 1.0), obs=2.0)
+
+    def guide() -> None:
+        numpyro.sample("a", dist.Normal(numpyro.param("m"), 1.0))
+
+    gradient = jax.grad(lambda m, key: ELBO(RLOO()).loss(key, {"m": m}, model, guide))
+    runs = jax.vmap(gradient, (None, 0))(0.3, jax.random.split(KEY, 1000))
+    assert largest_z(runs, jnp.array(2 * 0.3 - 2)) < LARGEST_Z
+
+
 def test_elements_of_a_plate_have_their_own_baselines() -> None:
     """What is added to the cost of one row does not change the gradients of the other rows."""
 

@@ -325,7 +325,7 @@ def changing(function: Callable[..., dict[Any, Array]], values: dict[str, Array]
             probe(result)
 
     batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), values)
-    jax.eval_shape(jax.vmap(outcomes), batched)
+    jax.eval_shape(jax.vmap(outcomes, axis_size=2), batched)
     return names
 
 
