@@ -139,6 +139,8 @@ def test_structured(measure: Measure) -> None:
     )
     assert counts["linear", "CountDifferences(1)"]["variance"] < 1e-9
     assert counts["linear", "RLOO(17), truncated"]["variance"] > 1
+    steps = measure("structured", "speed/structured_steps.csv", "--only", "steps")
+    assert [row["q"] for row in steps] == ["BayesianNetwork", "Autoregressive", "LinearChainCRF"]
     for row in measure("structured", "subset/stability.csv", "--only", "stability"):
         if row["how"] == "Subset":
             assert max(row["marginals"], row["gradient"], row["log_prob_per_item"]) < 1e-5

@@ -233,7 +233,8 @@ def test_bad_conversions(error: type, message: str, kind: Any, convert: Any) -> 
 
 
 def test_draws_of_a_multinomial_take_time_in_proportion_to_its_categories() -> None:
-    """A count needs the logits of that count alone."""
+    """A count needs the logits of that count alone, and the last one no evaluations."""
+    assert catlog.SCateR(1).evaluations(Multinomial(2, logits=normals(3))) == 1 + 2 * 2
     q = view(Multinomial(5, logits=normals(100)))
     with Operations() as operations:
         Randomness(q).points(2)
