@@ -1,7 +1,7 @@
 """``catlog compare`` and ``catlog advise``, on a problem of the suite or on ``module:function``."""
 
-import ast
 import pkgutil
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from catlog import Estimator, advise, compare, problems
-from catlog.estimators import ESTIMATORS
+from catlog import advise, compare, problems
 
-from .named_estimators import make, parse_literal
 from .run_folder import refuse_run_file
 from .settings import AtLeastTwo, Checked, Count, Counted, NotNegative, did_you_mean
 
@@ -65,10 +63,10 @@ class Compare(OnProblem):
         for path in filter(None, (self.csv, self.plot)):
             refuse_run_file(path)
         f, q, parameters, reference = load_problem(self.problem, self.size)
-        names = ("samples", "budget", "repeats", "rounds", "training", "seed")
-        estimators = parse_estimators(self.estimators) or None
-        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        result = compare(f, q, estimators, parameters, reference=reference, **settings)
+        fields = ("samples", "budget", "repeats", "rounds", "training", "seed")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in fields}
+        names = listed(self.estimators)
+        result = compare(f, q, names, parameters, reference=reference, **settings)
         print(result)
         if self.csv is not None:
             result.to_csv(self.csv)
@@ -103,32 +101,13 @@ class Advise(OnProblem):
         return 0
 
 
-def parse_estimators(text: str) -> list[str | Estimator]:
-    """Return estimators from their names and settings, which are written as their reprs write them.
+def listed(estimators: str) -> list[str] | None:
+    """Return the estimators of a list, apart at commas outside parentheses; None for none.
 
-    >>> parse_estimators("RLOO, IndeCateR(4, sampling=latin), SumAndSample(3)")
-    ['RLOO', IndeCateR(4, sampling='latin'), SumAndSample(3)]
+    >>> listed("RLOO, IndeCateR(4, sampling=latin),SumAndSample(3)")
+    ['RLOO', 'IndeCateR(4, sampling=latin)', 'SumAndSample(3)']
     """
-    try:
-        calls = ast.parse(f"[{text}]", mode="eval").body.elts  # type: ignore[attr-defined]
-    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
-        raise ValueError(
-            f"--estimators must be names with settings in parentheses or without, as in RLOO,"
-            f"IndeCateR(4, sampling=latin), but {text!r} was given ({error})."
-        ) from error
-    estimators: list[str | Estimator] = []
-    for call in calls:
-        name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
-        if name not in ESTIMATORS:
-            advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
-            raise ValueError(f"--estimators: {name!r} is not known.{advice}")
-        if isinstance(call, ast.Call):
-            values = [parse_literal(ast.unparse(value)) for value in call.args]
-            settings = {str(k.arg): parse_literal(ast.unparse(k.value)) for k in call.keywords}
-            estimators.append(make(name, *values, **settings))
-        else:
-            estimators.append(name)
-    return estimators
+    return re.split(r",\s*(?![^(]*\))", estimators.strip()) if estimators.strip() else None
 
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:

@@ -36,12 +36,8 @@ def make_estimator(
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
         settings[key] = parse_literal(value)
-    return make(labels.get(name, name), **settings)
-
-
-def make(base: str | Estimator, /, *values: Any, **settings: Any) -> Estimator:
-    """Return an estimator of the registry, or one like ``base``, with these settings."""
-    cls = ESTIMATORS[base] if isinstance(base, str) else type(base)
+    base = labels.get(name)
+    cls = ESTIMATORS[name] if base is None else type(base)
     parameters = signature(cls).parameters
     for key in settings:
         if key not in parameters:
@@ -49,7 +45,7 @@ def make(base: str | Estimator, /, *values: Any, **settings: Any) -> Estimator:
                 f"{cls.__name__} has no setting {key}.{did_you_mean(key, parameters)} "
                 f"It has {', '.join(parameters)}."
             )
-    return cls(*values, **settings) if isinstance(base, str) else replace(base, **settings)  # type: ignore[type-var]
+    return cls(**settings) if base is None else replace(base, **settings)  # type: ignore[type-var]
 
 
 def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Estimator:
