@@ -1,7 +1,7 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
 from math import isnan
-from typing import Any
+from typing import Any, cast
 from warnings import warn
 
 import torch
@@ -99,15 +99,16 @@ def sample(
     """
     _check(logits, estimator, dim, bits)
     check_flag("sample", "validate_args", validate_args)
-    if isinstance(estimator, GumbelSoftmax) and x is None and noise is None:
-        return _gumbel_softmax(logits, estimator, dim, bits, generator, validate_args)
+    if hasattr(estimator, "relax") and x is None and noise is None:
+        relaxation = cast(GumbelSoftmax, estimator)
+        return _gumbel_softmax(logits, relaxation, dim, bits, generator, validate_args)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
     factors = _factors(last, bits, validate_args)
     owner = type(estimator).__name__
     draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner)
     points = estimator.points(factors, draw)[0]
     draw.check_used()
-    draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
+    draws = points if estimator.twice else once(points)
     return draws if last is logits else draws.movedim(-1, dim)
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from catlog.core.estimator import Estimator
 from catlog.core.factors import RelaxableFactors
 from catlog.core.view import view
-from catlog.estimators import SlopeCateR
 from catlog.estimators.slopecater import gradient_scale, selection_probabilities
 
 from .cases import Case, FeatureFunction
@@ -48,13 +47,13 @@ def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
     return dealt.view(-1, rows, per_draw).movedim(1, 0)
 
 
-def every_start(E: Estimator[Any], case: Case) -> tuple[Tensor, Tensor]:
-    """Return middles [starts, cells] and sizes of the cells of ``start`` with the same corrections.
+def every_start(E: Any, case: Case) -> tuple[Tensor, Tensor]:
+    """Return middles [starts, cells] and sizes of the cells of ``start`` with the same corrections
+    of E, a SlopeCateR.
 
     The first start decides which variables are corrected. With pairs, a second one decides to which
     category they change, by the CDF of those that were not drawn.
     """
-    assert isinstance(E, SlopeCateR), "the cells of `start` are known for SlopeCateR only"
     q = view(case.distribution(case.theta))
     assert isinstance(q, RelaxableFactors)
     p, turns = q.coordinates_of_q()[0], E.turns(q.k)
