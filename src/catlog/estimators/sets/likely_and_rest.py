@@ -146,7 +146,7 @@ def sum_and_sample(
     valid: Valid,
     samples: int,
     least: float = 0.0,
-) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Rows]:
+) -> tuple[Estimate, Float[Tensor, "m_n *sizes"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
     Members are different points; an invalid one is any possible point and has weight 0. ``least``
