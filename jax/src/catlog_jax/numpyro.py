@@ -140,15 +140,12 @@ class Programs:
             for (sign, name), site in self.first.items()
             if sign < 0 and not (site["is_observed"] or site["fn"].has_rsample)
         }
-        changed = changing(
-            self.outcomes, {name: site["value"] for name, site in self.discrete.items()}
-        )
+        values = {name: site["value"] for name, site in self.discrete.items()}
+        changed = changing(self.outcomes, values)
         self.is_dependent = any(name in changed for name in self.discrete)
         self.terms = [term for term in self.first if term in changed]
-        plates = [dimensions(self.first[term]) for term in self.terms]
-        self.plates = (
-            [name for name in plates[0] if all(name in p for p in plates)] if plates else []
-        )
+        plates = [set(dimensions(self.first[term])) for term in self.terms]
+        self.plates = sorted(set.intersection(*plates)) if plates else []
         sizes = [self.rows(site, site["value"]).shape[1] for site in self.discrete.values()]
         ends = np.cumsum([0, *sizes]).tolist()
         self.parts = dict(zip(self.discrete, map(slice, ends, ends[1:]), strict=False))
