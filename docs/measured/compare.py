@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import ROOT
+from . import ROOT, distinct, read, selected, short, table
 
 
 @cache
@@ -31,6 +31,31 @@ def executed() -> tuple[list[str], dict[str, Any]]:
 def fenced(output: str) -> str:
     """Return what code printed as a block of Markdown."""
     return f"```text\n{output}\n```"
+
+
+POLICIES = ("advise", "first edition", "clock", "table", "RLOO(4)")
+
+
+def values() -> dict[str, str]:
+    rows = read("quality/advice")
+    head = ("policy", "problems", "median", "worst", "mean", "group is right", "same name")
+    lines = [
+        (
+            f"`catlog.{policy}`" if policy == "advise" else policy,
+            len(selected(rows, policy=policy)) - 1,  # without "all"
+            *(short(row[column]) for column in ("median", "worst", "mean")),
+            *(f"{row[column]:.0%}" for column in ("hit", "same")),
+        )
+        for policy in POLICIES
+        for row in selected(rows, policy=policy, problem="all")
+    ]
+    problems = len(distinct(rows, "problem")) - 1
+    (first,) = selected(rows, policy="first edition", problem="all")
+    return {
+        "problems": str(problems),
+        "regrets": table(head, lines),
+        "not_raced": str(int(first["not_raced"])),
+    }
 
 
 def printed() -> dict[str, str]:
