@@ -170,7 +170,6 @@ class Autoregressive(Ordered):
         """
         check_network(self)
 
-    @torch.no_grad()
     def _check_use(self, x: Int64[Tensor, "n *batch d"], validate: bool) -> None:
         """Check the network at its first four uses, then at every power of two.
 
@@ -186,7 +185,8 @@ class Autoregressive(Ordered):
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
             return
-        check_network(self, x[:1])
+        with torch.no_grad():  # not as a decorator, which compilers cannot trace
+            check_network(self, x[:1])
 
     def without_end(self, x: Points) -> Points:
         """Return the points with another category in place of ``end``, so that nothing ends."""
