@@ -231,7 +231,7 @@ LEARNERS: dict[str, tuple[Any, Any, Callable[[Tensor], Tensor]]] = {
 def test_learning_lowers_the_variance(name: str) -> None:
     learner, plain, g = LEARNERS[name]
     q = bits(WEIGHTS if name == "the backward pass" else zeros(3))
-    result = quick(g, q, {"learner": learner, "plain": plain}, training=200, repeats=200)
+    result = quick(g, q, {"plain": plain, "learner": learner}, training=200, repeats=200)
     assert result["learner"].trained == 200
     assert result["learner"].variance < 0.01 * result["plain"].variance
     assert result["learner"].estimator is not learner
@@ -354,7 +354,7 @@ def test_moments_of_two_kinds_are_those_of_the_mixture() -> None:
 
 
 def test_seldom_corrections_are_measured_in_proportion() -> None:
-    """By the clock, and without bias; of calls of one kind alone, z is above 100."""
+    """By the clock, and without bias; of calls of one kind alone, z is above 20."""
     seen = [0]
 
     def counted(x: Tensor) -> Tensor:
@@ -369,7 +369,7 @@ def test_seldom_corrections_are_measured_in_proportion() -> None:
     assert row.largest_z < 5.5
     assert row.estimator.corrects is None
     E.corrects = False
-    assert quick(f, bits(theta), {"one kind": E}, **options).rows[0].largest_z > 100
+    assert quick(f, bits(theta), {"one kind": E}, **options).rows[0].largest_z > 20
 
 
 # What is left out, and the reference
@@ -592,16 +592,14 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """With few repeats; the site prints its output when it is built."""
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 2
     names: dict[str, object] = {}
     few = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
     exec(blocks[0].replace(")\nprint", few), names)
     row = r"^(\w+\(.*?\)(?: \(b\))?) +([\d.e-]+) "
-    assert len(re.findall(row, capsys.readouterr().out, re.MULTILINE)) == 8
+    assert len(re.findall(row, capsys.readouterr().out, re.MULTILINE)) == 4
     exec(blocks[1], names)
     assert "Take " in capsys.readouterr().out
-    exec(blocks[2], names)
-    assert names["steps"]
     assert isinstance(names["advice"], Advice)
 
 
