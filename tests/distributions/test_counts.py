@@ -314,16 +314,20 @@ def test_truncated_probabilities_are_those_of_q(family):
 
 
 @pytest.mark.parametrize(
-    ("make", "parameter"),
+    ("make", "parameter", "ratio"),  # of the masses of k + 1 and k
     [
-        (lambda y: Binomial(10**7, logits=y), -10.0),
-        (lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y), -10.0),
-        (lambda y: Poisson(y.exp()), 16.0),
-        (lambda y: Poisson(y.exp()), 60.0),
+        (lambda y: Binomial(10**7, logits=y), -10.0, lambda y, k: (10**7 - k) * y.exp()),
+        (
+            lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y),
+            -10.0,
+            lambda y, k: (1e6 + k) * y.sigmoid(),
+        ),
+        (lambda y: Poisson(y.exp()), 16.0, lambda y, k: y.exp()),
+        (lambda y: Poisson(y.exp()), 60.0, lambda y, k: y.exp()),
     ],
     ids=["Binomial", "NegativeBinomial", "Poisson", "Poisson of a huge rate"],
 )
-def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter):
+def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter, ratio):
     """Their log-masses are small differences of large numbers."""
     probs = []
     for dtype in (torch.float32, torch.float64):
@@ -334,6 +338,9 @@ def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter):
         probs.append(torch.cat([q.probs.detach(), mean.detach()[None], slope[None]]).double())
         assert q.probs.dtype == dtype
     assert_close(probs[0], probs[1], rtol=1e-4, atol=1e-5)
+    k = torch.arange(599, dtype=torch.float64)
+    wanted = (ratio(y.detach(), k) / (k + 1)).log()
+    assert_close(q.logits.detach().diff(), wanted, rtol=0, atol=1e-6)
     assert probs[1][:-2].max() - probs[1][:-2].min() > 1e-3  # not uniform by rounding
 
 
