@@ -302,6 +302,8 @@ def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_the_papers_decoder_under_autocast(kind: torch.dtype, precision: str | None) -> None:
     """The gradient by the table, also by the kernels, is as good as that of the black box."""
+    if precision is not None:
+        pytest.importorskip("catlog_kernels")
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)
@@ -332,6 +334,6 @@ def test_estimators_that_learn_are_asked_on_the_gpu(ask: str) -> None:
     if ask == "advise":
         # The first two candidates are tried in any case.
         advice = catlog.advise(f, q, candidates=learners)
-        assert {trial.candidate.estimator for trial in advice.trials} == set(learners)
+        assert {trial.name for trial in advice.trials} == set(map(repr, learners))
     else:
         assert len(catlog.compare(f, q, learners, repeats=4).rows) == 2

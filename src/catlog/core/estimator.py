@@ -13,7 +13,6 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
-    Self,
     TypeVar,
     cast,
     dataclass_transform,
@@ -266,7 +265,7 @@ class Learner(Estimator[Q], nn.Module, frozen=False):
     :func:`catlog.core.learning.write`, in training mode.
     """
 
-    def __new__(cls, *settings: Any, **named: Any) -> Self:
+    def __new__(cls, *settings: Any, **named: Any) -> Any:  # beartype does not take Self
         learner = super().__new__(cls)
         nn.Module.__init__(learner)  # before the settings: a network is one
         return learner
