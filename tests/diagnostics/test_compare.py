@@ -490,6 +490,12 @@ def test_table_shows_everything_where_there_is_space() -> None:
         assert "lack of space" not in text
 
 
+def test_the_best_row_is_unbiased() -> None:
+    result = example()
+    biased = replace(result.rows[2], merit=1e-9)
+    assert replace(result, rows=(biased, *result.rows[:2])).best == result.rows[0]
+
+
 def test_estimators_left_out_for_one_reason_share_a_line() -> None:
     skipped = {"ARM": "it is slow", "VIMCO": "it is a bound", "ARMS": "it is slow"}
     lines = replace(example(), skipped=skipped).table().split("\n")
