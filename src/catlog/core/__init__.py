@@ -5,8 +5,10 @@ These are the words of whoever writes an estimator; helpers are in the modules.
 
 from .estimator import Estimate, Estimator, Learner
 from .evaluator import Evaluator
+from .factors import Bits, DependentFactors, Factors, IndependentFactors, RelaxableFactors
 from .randomness import Randomness, Sampling
 from .settings import Count, Positive, Range
 
-__all__ = ["Count", "Estimate", "Estimator", "Evaluator", "Learner", "Positive", "Randomness"]
-__all__ += ["Range", "Sampling"]
+__all__ = ["Bits", "Count", "DependentFactors", "Estimate", "Estimator", "Evaluator", "Factors"]
+__all__ += ["IndependentFactors", "Learner", "Positive", "Randomness", "Range", "RelaxableFactors"]
+__all__ += ["Sampling"]
