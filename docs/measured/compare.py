@@ -33,7 +33,7 @@ def fenced(output: str) -> str:
     return f"```text\n{output}\n```"
 
 
-POLICIES = ("advise", "first edition", "clock", "table", "RLOO(4)")
+POLICIES = ("advise", "clock", "table", "RLOO(4)")
 
 
 def values() -> dict[str, str]:
@@ -50,11 +50,9 @@ def values() -> dict[str, str]:
         for row in selected(rows, policy=policy, problem="all")
     ]
     problems = len(distinct(rows, "problem")) - 1
-    (first,) = selected(rows, policy="first edition", problem="all")
     return {
         "problems": str(problems),
         "regrets": table(head, lines),
-        "not_raced": str(int(first["not_raced"])),
     }
 
 

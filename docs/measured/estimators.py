@@ -80,7 +80,7 @@ def cost(name: str) -> str:
     text = text.replace("``samples``", "n")
     text = re.sub(r"\bsamples\b", "n", re.sub(r"\bN\b", "n", text))
     text = re.sub(r"(\w)\^(\w)", r"\1<sup>\2</sup>", text).replace("``", "`")
-    return re.sub(r" ([*/]) ", r"\1", text).replace("n (", "n(").replace(" - ", "-")
+    return re.sub(r" ([*/+-]) ", r"\1", text).replace(" (", "(")
 
 
 def path(name: str) -> str:
@@ -90,11 +90,11 @@ def path(name: str) -> str:
 
 def facts(name: str) -> str:
     """Return what else names.md says of an estimator."""
-    bias = "Unbiased" if unbiased(name, read("quality/estimators")) else "**Biased**"
+    bias = [] if unbiased(name, read("quality/estimators")) else ["**biased**"]
     use = derivative(name)
-    slopes = {"no": "", "yes": ", needs ∂f/∂x"}.get(use, f", needs ∂f/∂x {use}")
-    reference = ESTIMATORS[name].reference
-    return f"{bias}{slopes}; {distributions(name)}; {cost(name)}. *{reference}*"
+    slopes = {"no": [], "yes": ["∂f/∂x"]}.get(use, [f"∂f/∂x {use}"])
+    facts = "; ".join([*bias, *slopes, distributions(name), cost(name)])
+    return f"{facts[0].upper()}{facts[1:]}. *{ESTIMATORS[name].reference}*"
 
 
 def problems(rows: list[Row]) -> dict[str, list[Row]]:
@@ -127,16 +127,10 @@ def leaders(rows: list[Row], part: str) -> dict[str, list[str]]:
 
 
 def values() -> dict[str, object]:
-    rows, contest = read("quality/estimators"), read("quality/contest")
-    fine = [row for row in rows if row.get("unbiased") == "yes"]
-    small, large = leaders(contest, "contest"), leaders(contest, "large")
+    small = leaders(read("quality/contest"), "contest")
     return {
-        "count": len(fine),
-        "error": f"{max(row['error'] for row in fine if row['how'] == 'enumeration'):.1e}",
-        "z": f"{max(row['z'] for row in fine if row['how'] == 'z-test'):.1f}",
         "decoder": decoder(read("quality/control_variates")),
         "small": f"{len(small['MemoryCateR'])} of {sum(map(len, small.values()))}",
-        "large": f"{len(large['SlopeCateR'])} of {sum(map(len, large.values()))}",
         "safe": suite.safe(suite.load()),
     }
 

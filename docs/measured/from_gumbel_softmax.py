@@ -10,10 +10,8 @@ RACED = (
     "StraightThrough(1)",
     "GumbelSoftmax(1, hard=True)",
     "GumbelSoftmax(1)",
-    "GappedStraightThrough(1)",
     "ReinMax(1)",
     "ReinMax, entropy bonus",
-    "GumbelRao(1, temperature=0.5)",
     "MinimumVarianceStraightThrough(1)",
 )
 MEASURED = (

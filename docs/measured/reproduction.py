@@ -41,10 +41,8 @@ def values() -> dict[str, object]:
     judged = judge(load())
     outcomes = Counter(verdict.outcome for _, verdict in judged)
     return {
-        "claims": len(judged),
-        "hold": outcomes["holds"],
-        "do_not": outcomes["does not hold"],
-        "untested": outcomes["not testable"],
+        "count": f"{outcomes['holds']} hold, {outcomes['does not hold']} do not, and "
+        f"{outcomes['not testable']} could not be tested",
         "verdicts": "\n".join(f"- *{verdict.outcome}*: {claim.says}" for claim, verdict in judged),
         "additions": additions(read("paper/addition")),
     }
