@@ -144,8 +144,9 @@ class Ordered(Distribution):
             [self.checked(raw, block, x.shape[:-1]) for block, raw in enumerate(blocks)]
         )
 
-    def by_variable(self, blocks: Sequence[Logits]) -> Float[Tensor, "*lead d k"]:
-        """Return the numbers of all blocks in the order of the variables, padded with -inf."""
+    def by_variable(self, blocks: Sequence[Tensor]) -> Float[Tensor, "*lead d k"]:
+        """Return the numbers of all blocks, each ``[*lead, m, k]`` with sizes of its own, in the
+        order of the variables, padded with -inf."""
         k = max(self.cardinalities)
         widths = [(0, k - part.shape[-1]) for part in blocks]
         table = torch.cat(
