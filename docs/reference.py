@@ -32,6 +32,8 @@ BLOCKS = ["core.factors", "core.view", "core.abilities", "core.neighbours"]
 BLOCKS += ["core.learning", "core.settings", "core.categories", "core.checks"]
 # Arguments that names.md explains once.
 COMMON = ("chunk_size", "device", "dtype", "generator", "validate_args")
+# Made by functions, so shown without arguments.
+RETURNED = ("Advice", "Comparison", "FunctionReport", "Row", "Trial", "CompiledStep", "Reference")
 TRAINING = ["compiled_step", "compiled.CompiledStep", "Session", "Pathwise", "log_expectation"]
 TRAINING += ["sample", "gumbel_softmax", "estimators.CountDifferences"]
 TRAINING += ["estimators.MovingAverageBaseline"]
@@ -121,9 +123,10 @@ def call(name: str) -> str:
         for argument in arguments
         if argument.name not in COMMON
     ]
-    if len(plain) > 12:  # a record
+    last = name.rpartition(".")[2]
+    if last in RETURNED or len(plain) > 12:
         return name
-    if name.rpartition(".")[2] in ESTIMATORS:  # names.md says once that they are given by name
+    if last in ESTIMATORS:  # names.md says once that they are given by name
         plain = [a.replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for a in plain]
     return name + re.sub(r"<built-in function (\w+)>", r"\1", str(Signature(plain)))
 

@@ -33,7 +33,7 @@ HEADLINE = {
     "ReinMax(4)": "ReinMax, 4 draws (biased)",
     "ReinMax(6, sampling='latin')": "ReinMax, 6 Latin draws (biased)",
 }
-ON_A_CPU = ("RLOO(2)", "RLOO(4)", "ReinMax(1)", "ReinMax(2)", "SlopeCateR(1)")
+ON_A_CPU = ("RLOO(2)", "RLOO(4)", "ReinMax(1)", "SlopeCateR(1)")
 ON_A_CPU += ("SlopeCateR(1, every=4)", "StraightThrough(1)")
 # Train bounds after 10^6 steps with three evaluations: Shi et al. 2022, Table 1 (RODEO).
 PUBLISHED = {

@@ -8,7 +8,6 @@ METHODS = {
     "IndeCateR, first-layer-linear": "`IndeCateR(2)`, `FirstLayerLinear`",
     "RLOO-S": "`RLOO(2)`",
     "RLOO-F": "`RLOO(800)`",
-    "GS-F": "`GumbelSoftmax(800, hard=True)`",
     "storchastic, score function, n=800": "storchastic, score function, 800 draws",
 }
 COLUMNS = (("cpu", "eager"), ("cuda", "eager"), ("cuda", "compiled, captured"))

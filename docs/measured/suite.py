@@ -11,7 +11,7 @@ from . import Row, grouped, read, table
 
 EXACT = 1e-20  # a variance relative to the squared norm below this is rounding
 CLOSE = 2.0  # "close to the best" is below this ratio
-SHOWN = ("SlopeCateR", "IndeCateR-Latin", "IndeCateR", "RLOO", "CritiCateR", "Reinforce")
+SHOWN = ("SlopeCateR", "IndeCateR-Latin", "RLOO", "CritiCateR", "Reinforce")
 
 
 def load() -> list[Row]:
