@@ -30,5 +30,16 @@ def autoencoder() -> str:
     return table(head, lines)
 
 
+def by_hand() -> str:
+    """Return the time of a call by method and size, relative to code by hand."""
+    cells = keyed(read("speed/overhead"), "method", "batch", "d")
+    sizes = list(dict.fromkeys(key[1:] for key in cells))
+    lines = [
+        [f"`{method}`", *(short(cells[method, *size]["ratio"]) for size in sizes)]
+        for method in dict.fromkeys(key[0] for key in cells)
+    ]
+    return table(("", *(f"batch {batch}, {d} bits" for batch, d in sizes)), lines)
+
+
 def values() -> dict[str, object]:
-    return {"dvae": autoencoder()}
+    return {"dvae": autoencoder(), "by_hand": by_hand()}
