@@ -16,9 +16,8 @@ from ..core.checks import check_count
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from ..estimators import RLOO
 from .arms import AnyEstimator, as_estimator, joined_reasons
-from .pilot import Pilot, Step, level_with_best, variance_of
+from .pilot import LADDER, Pilot, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
 LEVEL = 1.3  # times the best score: what a race to a target could hardly tell apart
@@ -231,7 +230,8 @@ def _advice(pilot: Pilot, seconds: float) -> Advice:
     # What is listed as slower never beats the choice.
     most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
     level_ones = [trial for trial in ranked if trial.is_level and trial.times_as_long <= most]
-    ladder = [trial for trial in level_ones if isinstance(trial.estimator, RLOO)]
+    family = type(LADDER[0])
+    ladder = [trial for trial in level_ones if type(trial.estimator) is family]
     quickest = min((trial.seconds for trial in ladder), default=inf)
     free = [trial for trial in ladder if trial.seconds <= FREE * quickest]
     fastest = min(ranked, key=lambda trial: trial.times_as_long)
