@@ -337,3 +337,9 @@ def test_errors_name_the_way_out(
 ) -> None:
     with pytest.raises(error, match=rf"advantages: .*{message}"):
         advantages(**({"rewards": ROWS} | arguments))  # type: ignore[arg-type]
+
+
+def test_epsilon_has_the_unit_of_the_rewards() -> None:
+    rewards = torch.tensor([0.0, 300.0, 500.0], dtype=torch.float64)
+    expected = (rewards - rewards.mean()) / (rewards.std() + 7)
+    assert_close(advantages(rewards, estimator="grpo", epsilon=7.0), expected)
