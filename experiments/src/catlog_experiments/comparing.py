@@ -19,7 +19,7 @@ Size = Literal["small", "large"]
 
 @dataclass(frozen=True)
 class OnProblem(Checked):
-    """What both commands are told.
+    """The options that both commands take.
 
     The help keeps the line breaks of docstrings, so texts of several lines are arguments.
     """

@@ -1,6 +1,6 @@
 """The contract of an estimator, and what it works with: q as factors, f, and the randomness.
 
-These are the words of whoever writes an estimator; helpers are in the modules.
+An author of estimators needs these names; helpers are in the modules.
 """
 
 from .estimator import Estimate, Estimator, Learner
