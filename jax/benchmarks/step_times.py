@@ -1,12 +1,13 @@
 """How long does a training step take, in JAX and in torch?
 
     PYTHONPATH=jax/src:src python jax/benchmarks/step_times.py                 # one CPU core
-    PYTHONPATH=jax/src:src python jax/benchmarks/step_times.py --device cuda
+    PYTHONPATH=jax/src:src python jax/benchmarks/step_times.py --device cuda --seconds 180
 
 An autoencoder of 200 bits (784-384-256-200-256-384-784) with its negated ELBO, batch 100, Adam
 included. Both libraries run in one process and take turns: a round is some steps of each.
 Times are medians over rounds: CPU seconds on a CPU, wall-clock time on a GPU. Matrix products
-have the same precision in both.
+have the same precision in both. The rows of a method are written as
+soon as they are measured.
 
 - jax, scan: steps in one `lax.scan`, 10 on a CPU and 50 on a GPU.
 - jax, call: a compiled step per Python call.
@@ -28,13 +29,13 @@ from statistics import median
 from typing import Any
 
 METHODS = (
+    "SlopeCateR(8)",
     "ReinMax(8, sampling='latin')",
     "RLOO(14)",
     "IndeCateR(2)",
     "GumbelSoftmax(8, hard=True)",
-    "SlopeCateR(8)",
 )
-SIZES = (784, 384, 256, 200), (200, 256, 384, 784)
+SIZES, QUICK_SIZES = (784, 384, 256, 200), (784, 16, 10)  # of the encoder; the decoder's turned
 BATCH, RATE = 100, 1e-4
 IN_SCAN = {"cpu": 10, "cuda": 50}
 OUT = Path(__file__).parents[2] / "results" / "speed" / "jax_step_times.csv"
@@ -52,17 +53,25 @@ def settings() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", choices=["highest", "tf32"], default=["highest"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, help="per round, of those that are called")
+    parser.add_argument("--seconds", type=float, help="after which no contender is begun")
+    parser.add_argument("--quick", action="store_true", help="small networks and few rounds")
+    parser.add_argument("--append", action="store_true", help="add rows to those of --out")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
+    args.end = time.monotonic() + (args.seconds or float("inf"))
+    args.sizes = QUICK_SIZES if args.quick else SIZES
+    args.rounds = 2 if args.quick else args.rounds
     args.modes = args.modes or MODES[args.device]
     args.steps = args.steps or (4 if args.device == "cpu" else 200)
     return args
 
 
-# JAX: a step of (parameters, moments), with Adam written out.
+# JAX: a step of (parameters, what the estimator has learned, moments), with Adam written out.
 
 
-def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None]:
+def jax_steps(
+    method: str, precision: str, in_scan: int, sizes: tuple[int, ...]
+) -> Callable[[int], None]:
     """Return a function that makes a number of steps and waits for them."""
     import jax
     import jax.numpy as jnp
@@ -70,6 +79,7 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
     import catlog_jax
 
     E = eval(method, dict(vars(catlog_jax)))
+    learns = isinstance(E, catlog_jax.SlopeCateR)  # as the torch library does by itself
 
     def layers(key: Any, sizes: tuple[int, ...]) -> Any:
         keys = jax.random.split(key, len(sizes))
@@ -83,8 +93,9 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
             x = jax.nn.relu(x @ weight + bias)
         return x @ params[-1][0] + params[-1][1]
 
-    def loss(params: Any, key: Any, data: Any) -> Any:
+    def loss(params: Any, learned: Any, key: Any, data: Any) -> Any:
         encoder, decoder = params
+        options = {"state": learned} if learns else {}
         logits = mlp(encoder, data)
 
         def f(x: Any, datum: Any) -> Any:
@@ -93,12 +104,14 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
 
         p = jax.nn.sigmoid(logits)
         entropy = (jax.nn.softplus(logits) - p * logits).sum(-1)
-        divergence = 200 * jnp.log(2.0) - entropy
-        return (E.batch(key, f, catlog_jax.Bernoulli(logits), data) + divergence).mean()
+        divergence = sizes[-1] * jnp.log(2.0) - entropy
+        q = catlog_jax.Bernoulli(logits)
+        return (E.batch(key, f, q, data, **options) + divergence).mean()
 
     def step(state: Any, key: Any, data: Any) -> Any:
-        params, first, second, count = state
-        value, gradient = jax.value_and_grad(loss)(params, key, data)
+        params, learned, first, second, count = state
+        value, (gradient, seen) = jax.value_and_grad(loss, (0, 1))(params, learned, key, data)
+        learned = E.update(learned, seen) if learns else learned
         count = count + 1
         first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
         second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradient)
@@ -106,7 +119,7 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
         params = jax.tree.map(
             lambda p, m, v: p - rate * m / (jnp.sqrt(v) + 1e-7), params, first, second
         )
-        return (params, first, second, count), value
+        return (params, learned, first, second, count), value
 
     @partial(jax.jit, donate_argnums=0)
     def one(state: Any, key: Any, data: Any) -> Any:
@@ -118,9 +131,10 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
         return jax.lax.scan(lambda state, key: step(state, key, data), state, keys)
 
     keys = jax.random.split(jax.random.key(0), 3)
-    params = layers(keys[0], SIZES[0]), layers(keys[1], SIZES[1])
+    params = layers(keys[0], sizes), layers(keys[1], sizes[::-1])
     zeros = partial(jax.tree.map, jnp.zeros_like, params)
-    state = (params, zeros(), zeros(), jnp.zeros(()))
+    learned = E.init(sizes[-1]) if learns else ()
+    state = (params, learned, zeros(), zeros(), jnp.zeros(()))
     data = (jax.random.uniform(keys[2], (BATCH, 784)) > 0.7).astype(jnp.float32)
     number = 0
 
@@ -139,7 +153,9 @@ def jax_steps(method: str, precision: str, in_scan: int) -> Callable[[int], None
 # torch
 
 
-def torch_steps(method: str, precision: str, mode: str, device: str) -> Callable[[int], None]:
+def torch_steps(
+    method: str, precision: str, mode: str, device: str, sizes: tuple[int, ...]
+) -> Callable[[int], None]:
     """Return a function that makes a number of steps and waits for them."""
     import catlog
     import torch
@@ -154,7 +170,7 @@ def torch_steps(method: str, precision: str, mode: str, device: str) -> Callable
         layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*layers[:-1]).to(device)
 
-    encoder, decoder = mlp(SIZES[0]), mlp(SIZES[1])
+    encoder, decoder = mlp(sizes), mlp(sizes[::-1])
     parameters = [*encoder.parameters(), *decoder.parameters()]
     captured = mode == "torch, captured"
     optimiser = torch.optim.Adam(parameters, RATE, eps=1e-7, capturable=captured)
@@ -169,7 +185,7 @@ def torch_steps(method: str, precision: str, mode: str, device: str) -> Callable
             return (nn.functional.softplus(z) - data * z).sum(-1)
 
         entropy = (nn.functional.softplus(logits) - logits.sigmoid() * logits).sum(-1)
-        divergence = 200 * 0.6931471805599453 - entropy
+        divergence = sizes[-1] * 0.6931471805599453 - entropy
         return (E(f, q) + divergence).mean()
 
     if captured:
@@ -187,7 +203,7 @@ def torch_steps(method: str, precision: str, mode: str, device: str) -> Callable
     def run(steps: int) -> None:
         for _ in range(steps):
             value = step(data)
-        float(value)
+        float(value.detach())
 
     return run
 
@@ -198,12 +214,15 @@ def measured(args: argparse.Namespace, method: str, precision: str) -> list[dict
     contenders, first, times = {}, {}, {}
     for mode in args.modes:
         start = time.perf_counter()
+        if time.monotonic() > args.end:
+            print(f"{method}, {mode}: no time is left", file=sys.stderr, flush=True)
+            continue
         try:
             if mode.startswith("jax"):
                 in_scan = IN_SCAN[args.device] if mode == "jax, scan" else 0
-                run = jax_steps(method, precision, in_scan)
+                run = jax_steps(method, precision, in_scan, args.sizes)
             else:
-                run = torch_steps(method, precision, mode, args.device)
+                run = torch_steps(method, precision, mode, args.device, args.sizes)
             run(1)
             run(2)
         except Exception as error:  # one that does not run here should not end the others
@@ -253,7 +272,8 @@ def main() -> None:
         else platform.processor() or platform.machine()
     )
     versions = {"device": device, "jax": jax.__version__, "torch": torch.__version__}
-    with args.out.open("w", newline="") as file:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("a" if args.append else "w", newline="") as file:
         writer: Any = None
         for precision in args.precision:
             for method in args.methods:
@@ -263,8 +283,8 @@ def main() -> None:
                     if file.tell() == 0:
                         writer.writeheader()
                     writer.writerow(row)
+                    file.flush()
                     print(row, flush=True)
-                file.flush()
 
 
 if __name__ == "__main__":
