@@ -37,6 +37,23 @@ def test_every_output_equals_a_call_of_its_own(E: Estimator, name: str) -> None:
     battery.test_every_output_equals_a_call_of_its_own(E, case, (3,))
 
 
+def test_outputs_that_do_not_fit_are_named() -> None:
+    q, E = integers(torch.zeros(2, 3)), catlog.RLOO(2)
+    refusing = select(many_outputs=False).values()
+    assert refusing
+    for one in refusing:
+        message = f"outputs: {type(one).__name__} takes functions with one"
+        with pytest.raises(ValueError, match=message):
+            one(lambda x: x, q, outputs=1)
+    for outputs, message in (
+        (2, r"must return 2 output dimensions per point"),
+        (0, r"pass outputs=1 to the call"),
+        (-1, r"outputs must be the number of output dimensions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            E(lambda x: x, q, outputs=outputs)
+
+
 def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]:
     """Return a function of random targets, and logits."""
     target = torch.randint(0, base, (batch, places + 1), generator=seeded(base + places))

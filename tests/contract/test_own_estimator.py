@@ -31,10 +31,20 @@ def test_the_battery_accepts_the_skeleton(tmp_path: Path) -> None:
     assert passed >= 20, "too few tests judged it"
 
 
-def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (".flip(0)", ""),
+        ("(2 * self.samples)", '(2 * self.samples, "antithetic")'),  # of the other half's draws
+        ("(2 * self.samples)", '(2 * self.samples, "latin")'),
+    ],
+)
+def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(
+    line: str, wrong: str, tmp_path: Path
+) -> None:
     text = SKELETON.read_text(encoding="utf-8")
-    assert ".flip(0)" in text
-    (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""), encoding="utf-8")
+    assert line in text
+    (tmp_path / "wrong.py").write_text(text.replace(line, wrong), encoding="utf-8")
     done = battery(
         tmp_path, "--catlog-estimator", "wrong.py:TwoHalves", "-k", "test_unbiased and TwoHalves"
     )

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from catlog.core.estimator import Estimator
+from catlog.core.randomness import seeded_from
 from catlog.core.view import view
 
 from .cases import CASES, PARAMETER, Case, FeatureFunction, seeded
-from .enumeration import expected
-from .settings import chosen_per_draw, labelled, supports, tape
+from .enumeration import count, expected
+from .settings import chosen_per_draw, labelled, recorded, supports, tape
 
 FALSE_ALARMS = 1e-6  # probability that a z-test rejects an unbiased estimator
 MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
@@ -44,7 +45,10 @@ def pairs(selected: Mapping[str, Estimator[Any]], names: Iterable[str] = CASES) 
 
 def few_outcomes(E: Estimator[Any], case: Case) -> bool:
     """Return whether E's sampler has few enough outcomes to enumerate them."""
-    rows = dict(tape(E, case.distribution(case.theta))).get("points", (0,))[0]
+    record = recorded(E, case.distribution(case.theta))
+    if record.coupling is not None:
+        return count(record.coupling) <= MOST_OUTCOMES
+    rows = dict(record.taken).get("points", (0,))[0]
     return len(case.points) ** min(rows, 12) <= MOST_OUTCOMES
 
 
@@ -82,15 +86,17 @@ def scores(value: Tensor, gradient: Tensor, case: Case, f: FeatureFunction) -> T
 
 
 def draw_randomness(E: Estimator[Any], q: Distribution) -> dict[str, Any]:
-    """Draw what a call of E draws, as arguments that inject it, so that two calls can share it."""
+    """Draw what a call of E draws, as arguments that inject it, so that two calls can share it; the
+    same every time."""
     noise = []
     injected: dict[str, Any] = {}
-    for name, shape in tape(E, q):
-        if name == "points":
-            injected["x"] = q.sample((shape[0],))
-        elif name == "variables":
-            order = torch.rand(*shape[:-1], view(q).d).argsort(-1)
-            noise.append(order[..., : shape[-1]])
-        else:
-            noise.append(torch.rand(shape, dtype=view(q).real))
+    with seeded_from(seeded()):
+        for name, shape in tape(E, q):
+            if name == "points":
+                injected["x"] = q.sample((shape[0],))
+            elif name == "variables":
+                order = torch.rand(*shape[:-1], view(q).d).argsort(-1)
+                noise.append(order[..., : shape[-1]])
+            else:
+                noise.append(torch.rand(shape, dtype=view(q).real))
     return injected | ({"noise": tuple(noise)} if noise else {})

@@ -6,7 +6,7 @@ from copy import deepcopy
 from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ import catlog
 from catlog.core.categories import Kind
 from catlog.core.estimator import Estimator
 from catlog.core.evaluator import Evaluator
-from catlog.core.randomness import Randomness
+from catlog.core.factors import IndependentFactors
+from catlog.core.randomness import Randomness, Sampling
 from catlog.core.view import view
 from catlog.estimators import ESTIMATORS
 
@@ -120,19 +121,62 @@ def has_noise(E: Estimator[Any]) -> bool:
     return NOISY[key]
 
 
-def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
-    """Return what a call of E draws, by name and shape; without q, from its :func:`home`."""
-    if q is None:
-        q = home(E).distribution(home(E).theta)
+class Coupling(NamedTuple):
+    """How the points of a call depend on each other.
+
+    Attributes:
+        n: the number of points that depend on each other.
+        sampling: "antithetic" or "latin".
+        groups: the number of independent groups of n points.
+        steps: the numbers ``[d, k - 1]`` at which a uniform draws another category.
+    """
+
+    n: int
+    sampling: Sampling
+    groups: int
+    steps: Tensor
+
+    @property
+    def rows(self) -> int:
+        """The number of uniforms of a variable: a pair shares one."""
+        return (self.n + 1) // 2 if self.sampling == "antithetic" else self.n
+
+
+class Record(Randomness):
+    """Randomness that also keeps how its points depend on each other; None: not at all."""
+
+    coupling: Coupling | None = None
+
+    def points(
+        self,
+        n: int,
+        sampling: Sampling = "independent",
+        groups: int = 1,
+        probs: Tensor | None = None,
+    ) -> Tensor:
+        if sampling != "independent":
+            assert isinstance(self.q, IndependentFactors)
+            steps = (self.q.probs if probs is None else probs).detach().cumsum(-1)[..., :-1]
+            self.coupling = Coupling(n, sampling, groups, steps)
+        return super().points(n, sampling, groups, probs)
+
+
+def recorded(E: Estimator[Any], q: Distribution) -> Record:
+    """Return the randomness of a call of E."""
     factors = view(q, 0, E.accepts, type(E).__name__)
-    draw = Randomness(factors, generator=torch.Generator())
+    draw = Record(factors, generator=torch.Generator())
 
     def f(x: Tensor) -> Tensor:
         lead = x.shape[: 1 + len(q.batch_shape)]
         return (x.to(factors.real) * 0).reshape(*lead, prod(q.event_shape)).sum(-1)
 
     deepcopy(E).estimate(Evaluator(f, factors), factors, draw)
-    return draw.taken
+    return draw
+
+
+def tape(E: Estimator[Any], q: Distribution | None = None) -> list[tuple[str, tuple[int, ...]]]:
+    """Return what a call of E draws, by name and shape; without q, from its :func:`home`."""
+    return recorded(E, home(E).distribution(home(E).theta) if q is None else q).taken
 
 
 def home(E: Estimator[Any]) -> Case:

@@ -11,9 +11,9 @@ from torch import Tensor
 from catlog.core.estimator import Estimator
 
 from .battery import few_outcomes, pairs
-from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
+from .cases import FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
 from .enumeration import expectation, expected
-from .settings import estimators, select
+from .settings import select
 
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
 
@@ -78,22 +78,3 @@ def test_unbiased_for_a_mixture_of_outputs(
 
     got, exact = expectation(E, case, f, PARAMETER, w), expected(case, mixture, PARAMETER)
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("E", estimators(many_outputs=False))
-def test_refused_by_name(E: Estimator[Any]) -> None:
-    case = CASES["bits"]
-    with pytest.raises(ValueError, match=f"outputs: {type(E).__name__} takes functions with one"):
-        E(lambda x: x, case.distribution(case.theta), outputs=1)
-
-
-@pytest.mark.parametrize("E", estimators(many_outputs=True))
-def test_shapes_of_outputs_are_checked(E: Estimator[Any]) -> None:
-    case = CASES["bits"]
-    q = case.distribution(case.theta)
-    with pytest.raises(ValueError, match=r"must return 2 output dimensions per point"):
-        E(lambda x: x, q, outputs=2)
-    with pytest.raises(ValueError, match=r"pass outputs=1 to the call"):
-        E(lambda x: x, q)
-    with pytest.raises(ValueError, match=r"outputs must be the number of output dimensions"):
-        E(lambda x: x, q, outputs=-1)
