@@ -123,18 +123,9 @@ def test_touches_is_checked() -> None:
         catlog.IndeCateR(2)(f, integers(logits), outputs=1)
 
 
-def test_a_wrong_table_is_reported() -> None:
-    f, logits = digits(3, 2)
-    table = f.neighbours
-    f.neighbours = lambda x, variables=None: table(x).roll(1, -2)  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"f.neighbours does not agree with f"):
-        catlog.IndeCateR(2)(f, integers(logits), outputs=1)
-
-
 @pytest.mark.parametrize("E", [catlog.IndeCateR(2), catlog.RLOO(3)], ids=repr)
 def test_compiled_equals_eager(E: Estimator) -> None:
     f, logits = digits(5, 2)
-    f.table_checked = True  # type: ignore[assignment]
     x = torch.randint(0, 5, (E.samples, 3, 4))
 
     def loss(theta: Tensor, x: Tensor) -> Tensor:

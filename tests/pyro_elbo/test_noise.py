@@ -20,7 +20,6 @@ from torch.nn.functional import dropout
 import catlog
 import catlog.pyro
 from catlog.core.categories import Kind
-from catlog.core.noise import Trace
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 
@@ -255,7 +254,8 @@ def test_the_check_of_rows_compares_them_at_the_same_noise() -> None:
 def test_only_noise_of_the_model_is_named(
     noisy: bool, nested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trace, "_uses", WeakKeyDictionary())  # all models share a function's code
+    # All models share a function's code.
+    monkeypatch.setattr("catlog.core.noise.USES", WeakKeyDictionary())
     inner = {"estimator": catlog.RLOO(2)} if nested else {}
 
     def guide() -> None:

@@ -20,7 +20,7 @@ class HasTable(Protocol):
     ) -> Shaped[Tensor, "n *batch m k"]:
         """Return f(x with x_i = k), ``[n, *batch, d, k]``, with outputs last; or for ``variables``
         of each draw alone, ``[n, *batch, m, k]``. Entries of impossible categories are not read.
-        An estimator compares a few entries with f at the first use."""
+        :func:`catlog.check` compares entries with f."""
 
 
 class HasMean(Protocol):

@@ -12,7 +12,7 @@ from .abilities import has_mean, has_touches
 from .checks import check_dense, check_function, refusal, shape_or_type
 from .factors import Factors
 from .neighbours import Neighbours, Slots, Table
-from .noise import Trace
+from .noise import watched
 from .tracing import can_inspect, in_inference_mode, inside_functorch
 
 Function = Callable[[Tensor], Tensor]
@@ -59,11 +59,10 @@ class Evaluator:
         f may write into the points. With ``subtracted``, warn if f is noisy.
         """
         origin = x.grad_fn if _is_eager() else None
-        trace = Trace.before(self.f, self.q) if subtracted else None
-        twice = None if trace is None else x.detach()[[0, 0]]
-        fx = self._values(x)
-        if trace is not None and twice is not None:
-            trace.warn_if_changed(lambda: self(twice), calls=1)
+        warn = watched(self, lambda: x.detach()[:1].clone()) if subtracted else None
+        fx = self._values(self.q.seen(x))
+        if warn is not None:
+            warn()
         if origin is not None and not depends(fx, origin):
             raise ValueError(NOT_DIFFERENTIABLE)
         return fx
@@ -78,7 +77,7 @@ class Evaluator:
         if in_inference_mode() or not torch.is_grad_enabled():
             return self(x), torch.zeros_like(x)
         q = self.q
-        (fx,), pull = pullback(lambda points: (self._values(points),), x)
+        (fx,), pull = pullback(lambda points: (self._values(q.seen(points)),), x)
         sizes = fx.shape[fx.dim() - q.outputs :]
         columns = torch.eye(prod(sizes), dtype=fx.dtype, device=fx.device).view(-1, *sizes)
         slopes = [pull(column.expand(fx.shape))[0] for column in columns]
@@ -98,14 +97,14 @@ class Evaluator:
         Only one chunk of points exists at a time, which bounds the memory. Warn if f is noisy,
         unless the values are not ``subtracted`` from others.
         """
-        trace = Trace.before(self.f, self.q) if subtracted else None
+        warn = watched(self, lambda: points(slice(0, 1))) if subtracted and rows > 0 else None
         values = []
         for part in self.parts(rows):
             chunk = points(part)
-            values.append(self._values(chunk))
+            values.append(self._values(self.q.seen(chunk)))
             del chunk  # before the next one is made
-        if trace is not None and rows > 0:
-            trace.warn_if_changed(lambda: self(points(slice(0, 1))[[0, 0]]))
+        if warn is not None:
+            warn()
         if not values:
             return torch.zeros((0, *self.q.batch_shape), dtype=self.q.real, device=self.q.device)
         return torch.cat(values) if len(values) > 1 else values[0]
@@ -219,9 +218,8 @@ class Evaluator:
 
     def _values(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         q = self.q
-        seen = q.seen(x)
-        fx: object = self._called(seen)
-        expected = x.shape[:1] + q.seen_batch
+        shape, expected = tuple(x.shape), x.shape[:1] + q.seen_batch  # f may resize x
+        fx: object = self._called(x)
         if not isinstance(fx, Tensor):
             claim = f"return a tensor of shape {self._shape(expected)}"
             form = f"dtype={q.real}, device={str(x.device)!r}"
@@ -229,7 +227,7 @@ class Evaluator:
             raise refusal("f", claim, f"it returned {type(fx).__name__}", remedy, TypeError)
         check_dense("f: its value", fx)
         if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
-            raise ValueError(self._wrong_shape(fx, tuple(seen.shape), expected))
+            raise ValueError(self._wrong_shape(fx, shape, expected))
         if fx.device != x.device:
             claim = f"return its values on {x.device}, the device of its input"
             raise refusal("f", claim, f"they are on {fx.device}")

@@ -127,8 +127,8 @@ class Factors:
         return None
 
     def shown(self, x: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the values of f at a copy of points, which f may write into."""
-        return values(x.clone())
+        """Return the values of f at a copy of points as f sees them, which it may write into."""
+        return values(self.seen(x.clone()))
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """Return log q(x), which can be differentiated any number of times."""
@@ -563,11 +563,13 @@ class Draws:
     """Points that were scored as they were drawn: no second pass through a network is needed.
 
     Attributes:
+        q: what they were drawn from.
         x: the points.
         index: their category numbers.
         log_conditionals: log q(x_i = k | x_<i), differentiable.
     """
 
+    q: Ordered
     x: Tensor
     index: Int64[Tensor, "n *batch d"]
     log_conditionals: Float[Tensor, "n *batch d k"]
@@ -609,25 +611,19 @@ class DependentFactors(Factors):
         if not (self.ordered.one_pass and torch.is_grad_enabled()) or is_transformed():
             return super().draw(u)
         index, log_probs = self.ordered.scored(u, self.validate)
-        self.drawn = Draws(self.point(index), index, log_probs)
+        self.drawn = Draws(self.q, self.point(index), index, log_probs)
         return self.drawn.x
 
     def shown(self, x: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
         if self.drawn is None or x is not self.drawn.x:
             return super().shown(x, values)
         # While f runs, q.log_prob knows the draws. Later q may have other parameters.
-        copy, drawn, shape = x.clone(), self.drawn, x.shape[:1] + self.q.batch_shape
-        self.q.scored_draws = copy, lambda: drawn.log_prob().reshape(shape)
+        points: Any = self.seen(x.clone())
+        points.drawn = self.drawn
         try:
-            return values(copy)
+            return values(points)
         finally:
-            self.q.scored_draws = None
-
-    def seen(self, x: Tensor) -> Tensor:
-        seen, scored = super().seen(x), self.q.scored_draws
-        if scored is not None and x is scored[0]:
-            self.q.scored_draws = seen, scored[1]
-        return seen
+            points.drawn = None
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         if self.drawn is not None and x is self.drawn.x:

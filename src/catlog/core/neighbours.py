@@ -1,26 +1,22 @@
 """f at every single-variable change of x: evaluated in chunks, or read from f's own table."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from .abilities import has_table
 from .categories import integers
 from .checks import refusal, shape_or_type
 from .factors import Bits, IndependentFactors, lazy
-from .noise import Trace
-from .tracing import can_inspect
+from .noise import watched
 
 if TYPE_CHECKING:
     from .evaluator import Evaluator
 
 Slots = Int64[Tensor, "n *#batch slots"]
 Table = Float[Tensor, "n *batch slots k"]
-COMPARED: WeakSet[object] = WeakSet()  # functions whose own table was found to agree with them
 
 
 class Neighbours:
@@ -84,34 +80,18 @@ class Neighbours:
         if not has_table(self.f.f):
             are_flips = self.variables is None and not self.per_variable
             return self._flipped() if are_flips and isinstance(self.q, Bits) else self._evaluated()
-        table = self._changes(self._own_table().to(self.fx.dtype))
-        if can_inspect(self.q.validate, table) and not self._agreed():
-            self._compare(table)
-            with suppress(TypeError):  # f has no room for a note: compared at every call
-                COMPARED.add(getattr(self.f.f, "lasting", self.f.f))
-        return table
+        return self._changes(self._own_table().to(self.fx.dtype))
 
     def total(self) -> Float[Tensor, "*batch d k"]:
         """Return the sum of :meth:`changes` over the draws. A table of bools is summed as it is: it
         has no rounding errors that differences would lower."""
-        if not (self.q.outputs and has_table(self.f.f)) or self.per_variable or self._is_new():
+        if not (self.q.outputs and has_table(self.f.f)) or self.per_variable:
             return self.changes().sum(0)
         table = self._own_table()
         if table.dtype != torch.bool:
             return self._changes(table.to(self.fx.dtype)).sum(0)
         total = table.sum(0, dtype=self.q.real) - self.fx.sum(0).to(self.q.real).unsqueeze(-1)
         return total.masked_fill(~self.q.possible, 0.0)
-
-    def _is_new(self) -> bool:
-        """Return whether f's table has yet to be compared with f."""
-        return can_inspect(self.q.validate, self.fx) and not self._agreed()
-
-    def _agreed(self) -> bool:
-        """Return whether f's table was found to agree with f, at an earlier call."""
-        try:
-            return getattr(self.f.f, "lasting", self.f.f) in COMPARED
-        except TypeError:  # it cannot be hashed
-            return False
 
     def _points(
         self,
@@ -228,11 +208,9 @@ class Neighbours:
             asked = [own.view(-1, *[1] * len(batch), 1).expand(len(points), *batch, 1)]
         elif self.variables is not None:
             asked = [self.variables.reshape(len(points), *batch, slots)]
-        trace = Trace.before(f, q)
+        warn = watched(self.f, lambda: self.x[:1])
         table = f.neighbours(points, *asked)
-        if trace is not None:
-            twice = (q.seen(self.x)[[0, 0]], *(numbers[[0, 0]] for numbers in asked))
-            trace.warn_if_changed(lambda: f.neighbours(*twice))
+        warn()
         expected = points.shape[:1] + batch + (slots, q.k) + lead[len(batch) :]
         if not isinstance(table, Tensor) or table.shape != expected:
             returned = "shape " * isinstance(table, Tensor) + str(shape_or_type(table))
@@ -245,67 +223,3 @@ class Neighbours:
         if self.per_variable:
             table = table.squeeze(-2).unflatten(0, (-1, q.d)).movedim(1, -2)
         return table
-
-    def _compare(self, table: Table) -> None:
-        """Raise if f's table does not agree with f.
-
-        Two slots of the first two draws are compared, that of the largest change and one more: at
-        most four evaluations per batch element. If f returns other values when it is called again
-        (dropout), it cannot be compared, and nothing is raised.
-        """
-        if table.numel() == 0:
-            return
-        q, x, slots = self.q, self.x, table.shape[-2]
-        largest = int(table[0].abs().amax(-1).reshape(-1, slots).amax(0).argmax())
-        second = (largest + 1 + slots // 2) % slots
-        compared = list(dict.fromkeys((largest, second)))
-        draws = min(2, len(table))
-        draw = torch.arange(draws, device=x.device).repeat_interleave(len(compared))
-        slot = integers(compared, x.device).repeat(draws)
-        unchanged = self.fx.expand(*self.fx.shape[:-1], slots)[draw, ..., slot]
-        changes = table[draw, ..., slot, :]
-        # The category whose change is largest in some output: these are in the batch of changes.
-        current = self.index[draw, ..., slot].unsqueeze(-1)
-        is_other = self.possible[draw, ..., slot, :].scatter(-1, current, False)
-        outputs = tuple(range(current.dim() - 1 - q.outputs, current.dim() - 1))
-        by_category = changes.abs().amax(outputs, keepdim=True) if outputs else changes.abs()
-        category = by_category.masked_fill(~is_other, -1.0).argmax(-1)
-        category = torch.where(is_other.any(-1), category, current.squeeze(-1))
-        points = self._points(draw, slot, category)
-        changed = self._variable(draw, slot)
-
-        # Forked, so that later draws do not depend on whether f was called here.
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            value, again = (self.f(points).to(self.fx.dtype) for _ in range(2))
-        claimed = changes.gather(-1, category.expand(changes.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-        true = value - unchanged
-        size = torch.maximum(value.abs(), unchanged.abs()).amax(0)
-        bound = 0.1 * torch.maximum(claimed.abs(), true.abs()).amax(0)
-        bound = bound + rounding(self.f.f, x, self.fx) * size
-        wrong = (claimed - true).abs() > bound
-        if bool(wrong.any()) and bool(((again - value).abs() <= bound).all()):
-            first = tuple(wrong.nonzero()[0].tolist())
-            raise ValueError(
-                "f.neighbours does not agree with f: variable "
-                f"{int(changed.expand_as(wrong)[first])} set to category "
-                f"{int(category.expand_as(wrong)[first])} changes f(x) by {float(true[first]):.4g},"
-                f" but by {float(claimed[first]):.4g} in the table. Correct `neighbours`, or pass "
-                "the estimator `lambda x: f(x)`, which evaluates f at every neighbour. (A q with "
-                "validate_args=False turns this comparison off.)"
-            )
-
-
-def rounding(f: object, x: Tensor, fx: Tensor) -> float:
-    """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
-    dtypes = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
-    if isinstance(f, nn.Module):
-        tensors = (*f.parameters(), *f.buffers())
-        dtypes |= {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    if torch.is_autocast_enabled(x.device.type):
-        dtypes.add(torch.get_autocast_dtype(x.device.type))
-    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
-    precision = torch.get_float32_matmul_precision()
-    if torch.float64 not in dtypes and (x.is_cuda or precision != "highest"):
-        # The mantissa of bfloat16 ("medium") or TF32 ("high", and convolutions on a GPU).
-        coarsest = max(coarsest, 2.0**-7 if precision == "medium" else 2.0**-10)
-    return coarsest * (1024 if coarsest < 1e-6 else 32)

@@ -3,9 +3,8 @@
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,7 +14,7 @@ from .left_alone import left_alone, modules_of
 from .tracing import can_inspect, in_inference_mode, inside_functorch
 
 if TYPE_CHECKING:
-    from .factors import Factors
+    from .evaluator import Evaluator
 
 SAME = 1e-5  # relative; far above the rounding of a repeated call, far below dropout
 NOISE = (
@@ -41,90 +40,78 @@ class NoisyFunctionWarning(UserWarning):
 
     Estimators look at the first four uses of f, and then at every power of two. They see whether f
     draws from torch's global generators, or counts batches. Only if it draws, they evaluate it at a
-    point twice. :func:`catlog.check` finds all kinds of noise.
+    point again, twice. :func:`catlog.check` finds all kinds of noise.
     """
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What a call of f changes if f is noisy, as it was before the call.
+# Uses of a module, a class of functions or a function's code.
+USES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    Attributes:
-        f: the function.
-        device: of its points.
-        states: of torch's global random number generators.
-        batches: what counts the batches of each batch normalisation, and how often it was written.
+
+def watched(f: "Evaluator", point: Callable[[], Tensor]) -> Callable[[], None]:
+    """Look at what f changes if it is noisy. The result, called after f, warns if it has.
+
+    Args:
+        f: the evaluator.
+        point: makes one point, ``[1, *batch, *event]``.
     """
+    if not _is_due(f):
+        return _nothing
+    x = point()
+    states, batches = _states(x.device), _batches(f.f)
 
-    f: Callable[[Tensor], Tensor]
-    device: torch.device
-    states: list[Tensor]
-    batches: list[tuple[Tensor, int]]
-
-    # Uses of a module, a class of functions or a function's code.
-    _uses: ClassVar[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()
-
-    @classmethod
-    def before(cls, f: Callable[[Tensor], Tensor], q: "Factors") -> "Trace | None":
-        """Return the present state, or None if Python may not look at it or need not now.
-
-        Ranks that share f's points must agree on what they do, so nothing is looked at there, nor
-        if f says that it ``is_noisy``. Later looks are needed because the first uses may be those
-        of a validation.
-        """
-        if not can_inspect(q.validate) or inside_functorch() or in_inference_mode():
-            return None
-        if q.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return None
-        function = f
-        while isinstance(function, partial):
-            function = function.func
-        is_module = isinstance(function, nn.Module)
-        key = function if is_module else getattr(function, "__code__", type(function))
-        uses = cls._uses[key] = cls._uses.get(key, 0) + 1
-        if uses > 4 and uses & (uses - 1):
-            return None
-        if getattr(f, "ranks", 1) > 1 or getattr(f, "is_noisy", False):
-            return None
-        counters = [
-            module.num_batches_tracked
-            for root in modules_of(f)
-            for module in root.modules()
-            if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm)
-        ]
-        batches = [
-            (counter, counter._version)
-            for counter in counters
-            if counter is not None and not counter.is_inference()
-        ]
-        return cls(f, q.device, _states(q.device), batches)
-
-    def warn_if_changed(self, repeated: Callable[[], Tensor], calls: int = 2) -> None:
-        """Warn if f has counted a batch since, or has drawn random numbers that change its value.
-
-        A Pyro model, for example, draws initial values of its parameters at every run, and does not
-        use them.
-
-        Args:
-            repeated: evaluates f at two equal points in one call.
-            calls: 2 if the estimator subtracts values of different calls, else 1.
-        """
-        if any(counter._version != version for counter, version in self.batches):
+    def warn() -> None:
+        if batches != _batches(f.f):
             warnings.warn(BATCH + SILENCE, NoisyFunctionWarning, _callers_level())
-        states = zip(self.states, _states(self.device), strict=True)
-        if all(torch.equal(before, after) for before, after in states):
+        if all(map(torch.equal, states, _states(x.device))):
             return
+        # A Pyro model, for example, draws initial values of its parameters and does not use them.
         try:
-            with left_alone(self.f), torch.no_grad():
-                values = [repeated() for _ in range(calls)]
+            with left_alone(f.f), torch.no_grad():
+                first, second = f(x), f(x)
         except Exception:  # f may raise anything where it was not called before
             return
-        first, second = values if calls == 2 else values[0].chunk(2)
         if bool(((first - second).abs() > SAME * first.abs().max()).any()):
             warnings.warn(NOISE + SILENCE, NoisyFunctionWarning, _callers_level())
 
+    return warn
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_due(f: "Evaluator") -> bool:
+    """Return whether to look at this use of f, and whether Python may.
+
+    Ranks that share f's points must agree on what they do, so nothing is looked at there, nor if f
+    says that it ``is_noisy``. Later looks are needed because the first uses may be those of a
+    validation.
+    """
+    if not can_inspect(f.q.validate) or inside_functorch() or in_inference_mode():
+        return False
+    if f.q.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False
+    function = f.f
+    while isinstance(function, partial):
+        function = function.func
+    is_module = isinstance(function, nn.Module)
+    key = function if is_module else getattr(function, "__code__", type(function))
+    uses = USES[key] = USES.get(key, 0) + 1
+    is_silent = getattr(f.f, "ranks", 1) > 1 or getattr(f.f, "is_noisy", False)
+    return (uses <= 4 or uses & (uses - 1) == 0) and not is_silent
+
+
+def _batches(f: object) -> list[int]:
+    """Return how many batches each batch normalisation in training mode has counted."""
+    modules = [module for root in modules_of(f) for module in root.modules() if module.training]
+    layers = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    counters = [layer.num_batches_tracked for layer in layers]
+    return [int(counter) for counter in counters if counter is not None]
+
 
 def _states(device: torch.device) -> list[Tensor]:
+    """Return the states of torch's global random number generators."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 

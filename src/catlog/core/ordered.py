@@ -6,7 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -91,7 +91,6 @@ class Ordered(Distribution):
     end: int | None = None
     form: PointForm | None = None
     one_pass: bool = False
-    scored_draws: tuple[Tensor, Callable[[], Tensor]] | None = None  # while f is called with them
 
     def __init__(
         self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None
@@ -233,8 +232,9 @@ class Ordered(Distribution):
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self.scored_draws is not None and value is self.scored_draws[0] and not value._version:
-            return self.scored_draws[1]()
+        drawn = getattr(value, "drawn", None)  # while f is called with scored draws of this q
+        if drawn is not None and drawn.q is self and not value._version:
+            return drawn.log_prob().reshape(value.shape[:1] + self.batch_shape)
         check_value(self, value, self.device)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())

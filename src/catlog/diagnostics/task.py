@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from ..core.checks import check_function
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import base_distribution, given_form, unclamped_logits
-from ..core.neighbours import rounding
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import converted, view
@@ -202,7 +201,7 @@ class Task(Gradient):
         known, summed = E(f, q), E(lambda x: f(x), q)
         with torch.no_grad():
             size = E(lambda x: f(x).to(self.factors.real).abs(), q)
-            size = size * rounding(f, self.draws(1), summed)
+            size = size * _rounding(f, self.draws(1), summed)
         own, true = (gradients_in(mean, self.parameters, retain=True) for mean in (known, summed))
         cases = [("returns", known.detach(), summed.detach(), size)]
         for i, (ours, exact) in enumerate(zip(own, true, strict=True)):
@@ -218,6 +217,22 @@ class Task(Gradient):
                     f"{float(exact[at]):.6g}. Correct `expectation`, or use `lambda x: f(x)`, "
                     "which has none."
                 )
+
+
+def _rounding(f: object, x: Tensor, fx: Tensor) -> float:
+    """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
+    dtypes = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
+    if isinstance(f, nn.Module):
+        tensors = (*f.parameters(), *f.buffers())
+        dtypes |= {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if torch.is_autocast_enabled(x.device.type):
+        dtypes.add(torch.get_autocast_dtype(x.device.type))
+    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
+    precision = torch.get_float32_matmul_precision()
+    if torch.float64 not in dtypes and (x.is_cuda or precision != "highest"):
+        # The mantissa of bfloat16 ("medium") or TF32 ("high", and convolutions on a GPU).
+        coarsest = max(coarsest, 2.0**-7 if precision == "medium" else 2.0**-10)
+    return coarsest * (1024 if coarsest < 1e-6 else 32)
 
 
 def _with_shape(values: object, shape: torch.Size, owner: str, remedy: str) -> Tensor:

@@ -12,8 +12,7 @@ f:
 
 It is called without autograd. The entry of x's own category is f(x) as the table has it:
 differences are taken to it, so that both sides are rounded alike. The entries of impossible
-categories are ignored. A few entries are compared with f itself at the first use, in eager mode and
-unless q was made with ``validate_args=False``.
+categories are ignored. :func:`catlog.check` compares entries with f itself.
 
 If f has a method ``expectation(q)``, it knows its mean: ``expectation`` returns E[f] ``[*batch]``,
 exact and differentiable in the parameters of q and of f, or raises NotImplementedError where it

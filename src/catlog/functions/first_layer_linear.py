@@ -108,10 +108,6 @@ class BernoulliCrossEntropy(nn.Module):
         return values
 
 
-class _Settings:
-    """The settings with which a network was read."""
-
-
 class FirstLayerLinear(OwnTable):
     r"""A network that starts with a linear layer, followed by a reduction to one value per point.
 
@@ -217,16 +213,6 @@ class FirstLayerLinear(OwnTable):
                     f"{type(module).__name__} at {name!r}, so that f(x) depends on the points "
                     "beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
                 )
-
-    @property
-    def lasting(self) -> "_Settings":
-        """What stands for f between calls, so that its table is compared with f once.
-
-        It is kept on the network, because heads change from step to step.
-        """
-        head = type(self.head).__qualname__
-        reads = (self.one_hot, self.categories, self.event_dims, self.precision, head)
-        return self.network.__dict__.setdefault("_tables", {}).setdefault(reads, _Settings())
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))

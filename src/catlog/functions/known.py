@@ -148,11 +148,6 @@ class _Difference:
         return fx - self.coefficient * (gx - self.mean)
 
     @property
-    def lasting(self) -> Known:
-        """What stands for the function between calls, so that its table is compared with f once."""
-        return self.known
-
-    @property
     def neighbours(self) -> Callable[..., Tensor] | None:
         """The difference of the tables, where f and the part have one."""
         have_tables = has_table(self.known.f) and has_table(self.known.part)
