@@ -108,7 +108,7 @@ def sample(
     draw = Randomness(factors, _as_points(x, logits, last, dim), noise, generator, owner)
     points = estimator.points(factors, draw)[0]
     draw.check_used()
-    draws = points if estimator.twice else once(points)
+    draws = points if estimator.twice else once(points, points)
     return draws if last is logits else draws.movedim(-1, dim)
 
 

@@ -316,10 +316,12 @@ def _refuse_outputs(owner: str, reason: str) -> None:
 def attached(estimate: Estimate, twice: bool = False) -> Float[Tensor, "*batch"]:
     """Return a tensor with the value of an estimate and the gradient of its surrogate."""
     value, surrogate, objective = estimate
-    result = surrogate if value is surrogate else tie(value, surrogate)
     if objective is not None:
-        result = _applied(_Objective, result, objective)
-    return result if twice else once(result)
+        surrogate = _applied(_Objective, surrogate, objective)
+        value = value.detach()
+    if not twice:
+        return once(surrogate, value)
+    return surrogate if value is surrogate else tie(value, surrogate)
 
 
 def tie(
@@ -329,13 +331,17 @@ def tie(
     return value.detach() + (surrogate - surrogate.detach())
 
 
-def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return ``estimate``, with a gradient that raises an error when it is differentiated again.
+def once(
+    surrogate: Float[Tensor, "*batch"], value: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Return ``value``, with a gradient that raises an error when it is differentiated again.
 
     A surrogate has the right first derivative. Its second one is wrong, because it treats the
     weights as constants. Compiled code has no second derivatives anyway.
     """
-    return estimate if torch.compiler.is_compiling() else _applied(_Once, estimate)
+    if torch.compiler.is_compiling():
+        return surrogate if value is surrogate else tie(value, surrogate)
+    return _applied(_Once, surrogate, value.detach())
 
 
 def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Tensor:
@@ -366,24 +372,28 @@ class _Identity(torch.autograd.Function):
 
 
 class _Once(_Identity):
-    """Identity on an estimate, whose gradient (or tangent) passes through :class:`_Refused`.
+    """A value whose gradient (or tangent) is that of a surrogate, through :class:`_Refused`.
 
-    The estimate is passed along, so that differentiating again in anything behind it is refused.
+    The surrogate is passed along, so that differentiating again in anything behind it is refused.
     """
 
     @staticmethod
+    def forward(surrogate: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         if not torch.is_grad_enabled():  # without create_graph there is no second derivative
-            return gradient
-        return _Refused.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+            return gradient, None
+        return _Refused.apply(gradient, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+    def jvp(ctx: Any, tangent: Tensor, of_value: Tensor) -> Tensor:
         return _Refused.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
 

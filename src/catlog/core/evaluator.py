@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .abilities import has_mean, has_touches
 from .checks import check_dense, check_function, refusal, shape_or_type
-from .factors import Factors
+from .factors import Factors, IndependentFactors
 from .neighbours import Neighbours, Slots, Table
 from .noise import watched
 from .tracing import can_inspect, in_inference_mode, inside_functorch
@@ -149,16 +149,18 @@ class Evaluator:
         with torch.no_grad():
             return Neighbours(self, x, fx, variables, per_variable).changes()
 
-    def mean_neighbours(
+    def summed_out(
         self, x: Tensor, fx: Float[Tensor, "rows *batch"], per_variable: bool = False
-    ) -> Float[Tensor, "*batch d k"]:
-        """Return the mean of :meth:`neighbours` over the draws.
+    ) -> Float[Tensor, "*batch d"]:
+        """Return the mean of :meth:`neighbours` over the draws and over the categories of each
+        variable, differentiable in q.
 
         Draws with large tables are taken a few at a time, so that the tables of all of them never
         exist at once. In compiled code this is done only if f has outputs, since how many draws
         they are depends on the size of the batch.
         """
         q = self.q
+        assert isinstance(q, IndependentFactors)
         group = q.d if per_variable else 1
         draws = at_once = len(x) // group
         if q.outputs or not torch.compiler.is_compiling():
@@ -173,7 +175,7 @@ class Evaluator:
                 table = Neighbours(self, *part, None, per_variable).total()
                 total = table if total is None else total + table
         assert total is not None
-        return total if draws == 1 else total / draws
+        return q.mean(total if draws == 1 else total / draws)
 
     # What f knows of itself
 
@@ -310,6 +312,11 @@ class Evaluator:
 
 def _is_eager() -> bool:
     return not torch.compiler.is_compiling() and not inside_functorch()
+
+
+def mean_over_draws(values: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
+    """Return the mean over draws; the values of a single one are their mean."""
+    return values.squeeze(0) if len(values) == 1 else values.mean(0)
 
 
 Results = tuple[Tensor, ...]

@@ -44,6 +44,14 @@ class lazy(Generic[T]):  # noqa: N801  # used as a decorator
         return value
 
 
+def beside(values: Tensor, n: int) -> Tensor:
+    """Return numbers of the batch in a shape that broadcasts with n draws.
+
+    The backward pass of a broadcast adds over the draws, even over a single one.
+    """
+    return values.unsqueeze(0) if n == 1 else values
+
+
 class Factors:
     """A distribution over ``x = (x_1, ..., x_d)``, as the product of its conditionals.
 
@@ -116,7 +124,7 @@ class Factors:
         raise NotImplementedError
 
     def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:
-        """Return the points that the inverse CDF makes from uniforms."""
+        """Return the points that the inverse CDF makes from uniforms, which it may overwrite."""
         with torch.no_grad():
             return self.point(self.from_uniforms(u))
 
@@ -377,7 +385,8 @@ class RelaxableFactors(IndependentFactors):
 
     def through(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return the points x exactly, with the derivative of the points ``mean``."""
-        return x + (mean - mean.detach()).to(self.dtype)
+        change = (mean - mean.detach()).to(self.dtype)
+        return x + (change if mean.dim() == x.dim() else beside(change, len(x)))
 
     def weighted(self, x: Tensor, straight: Weight, outer: Weight) -> Tensor:
         r"""Return the points x, through which the slope G of f is differentiated as
@@ -459,9 +468,11 @@ class Bits(RelaxableFactors):
         return self.shaped(self.one)
 
     @lazy
-    def undecided(self) -> Bool[Tensor, "*batch d"]:
-        """Whether both values are possible."""
-        return (self.p0 > 0) & (self.p1 > 0)
+    def certain(self) -> Bool[Tensor, "*batch d"] | None:
+        """Whether only one value is possible; None where no bit is known to be so."""
+        if self.given_logits is not None and self.is_finite:
+            return None
+        return (self.p0 == 0) | (self.p1 == 0)
 
     @lazy
     def odds(self) -> Float[Tensor, "*batch d"]:
@@ -470,7 +481,7 @@ class Bits(RelaxableFactors):
             if self.is_finite:
                 return self.given_logits
             return self.given_logits.masked_fill(self.given_logits.detach().isinf(), 0.0)
-        one = torch.where(self.undecided, self.one, 0.5)
+        one = self.one.masked_fill(self.certain, 0.5)
         return one.log() - (-one).log1p()
 
     @lazy
@@ -497,8 +508,11 @@ class Bits(RelaxableFactors):
         return (u >= torch.where(self.p1 > 0, self.p0, torch.inf)).long()
 
     def draw(self, u: Float[Tensor, "*lead d"]) -> Tensor:
-        """Return the points that the inverse CDF makes from uniforms below 1."""
-        return self.shaped((u >= 1 - self.p1).to(self.dtype))
+        """Return the points that the inverse CDF makes from uniforms below 1, in their place."""
+        threshold = 1 - self.p1
+        if u.dtype != self.dtype or inside_functorch():
+            return self.shaped((u >= threshold).to(self.dtype))
+        return self.shaped(u.ge_(threshold))  # many times faster than by way of bools
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         zero, one = self.log_probs.unbind(-1)
@@ -554,7 +568,7 @@ class Bits(RelaxableFactors):
 
     def with_weights(self, x: Tensor, weight: Float[Tensor, "n *batch d"]) -> Tensor:
         """Return the points x, in which the derivative of a bit is a weight times its log-odds'."""
-        mean = weight * (self.odds - self.odds.detach())
+        mean = weight * beside(self.odds - self.odds.detach(), len(x))
         return x + self.shaped(mean).to(self.dtype)
 
 

@@ -164,25 +164,20 @@ class Neighbours:
         """
         q, n, d = self.q, len(self.x), self.q.d
         assert isinstance(q, Bits)
-        bit = q.flat(self.x)
-        undecided = q.undecided.to(bit.dtype)
+        bit, certain = q.flat(self.x), q.certain
+        flipped = 1 - bit if certain is None else torch.where(certain, bit, 1 - bit)
 
         def points(part: slice) -> Tensor:
-            if part.stop - part.start < n * d:  # whose rows are set in place
-                row = torch.arange(part.start, part.stop, device=bit.device)
-                start = bit.index_select(0, row // d)
-                variable = self._variable(row // d, row % d).expand(start.shape[:-1])
-                place = variable.unsqueeze(-1)
-                flip = undecided.expand(start.shape).gather(-1, place)
-                flipped = (start.gather(-1, place) - flip).abs().squeeze(-1)
-                return q.shaped(q.assign(start, variable, flipped.long()))
-            flips = torch.eye(d, dtype=bit.dtype, device=bit.device)
-            flips = flips.view(d, *[1] * len(q.batch_shape), d) * undecided
-            return q.shaped((bit.unsqueeze(1) - flips).abs().flatten(0, 1))
+            if part.stop - part.start == n * d:
+                start = bit.unsqueeze(1).expand(n, d, *bit.shape[1:])
+                return q.shaped(start.diagonal_scatter(flipped, 0, 1, -1).flatten(0, 1))
+            row = torch.arange(part.start, part.stop, device=bit.device)
+            return self._points(row // d, row % d, flipped[row // d, ..., row % d])
 
         value = self.f.chunked(points, n * d)
-        value = value.reshape(n, d, *value.shape[1:]).movedim(1, -1)
-        change = (value - self.fx).masked_fill(~q.undecided, 0.0)
+        change = value.reshape(n, d, *value.shape[1:]).movedim(1, -1) - self.fx
+        if certain is not None:
+            change = change.masked_fill(certain, 0.0)
         to_zero = bit * change
         return torch.stack([to_zero, change - to_zero], -1)
 

@@ -84,9 +84,9 @@ class Randomness:
             direct = q.direct_draws(n * groups, self.generator)
             if direct is not None:
                 return q.point(direct)
-        lead = () if groups == 1 else (groups,)
-        u = self._dependent(n, (*lead, *q.batch_shape, q.d), sampling)
-        u = u.flatten(0, 1) if lead else u
+            u = self._rand((n * groups, *q.batch_shape, q.d))
+        else:
+            u = self._dependent(n, (groups, *q.batch_shape, q.d), sampling).flatten(0, 1)
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
         if isinstance(q, Bits) and sampling == "antithetic":  # whose 1 - u may be 1
@@ -122,7 +122,7 @@ class Randomness:
     def given_points(self, n: int, groups: int = 1, *, checked: bool = True) -> Tensor | None:
         """Return the points given, ``checked`` or as they are; None where a method should make n
         points itself."""
-        self.taken.append(("points", (n * groups, *self.q.batch_shape, *self.q.event_shape)))
+        self.taken.append(("points", (n * groups,)))
         if self.x is None or not checked:
             return self.x
         return checked_points(self.q, self.x, self.owner, groups, self.least, self.hint)

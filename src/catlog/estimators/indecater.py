@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core import Count, Estimate, Estimator, Evaluator, Randomness, Sampling
+from ..core.evaluator import mean_over_draws
 from ..core.factors import IndependentFactors, RelaxableFactors
 from ..core.view import relaxable, view
 
@@ -103,8 +104,8 @@ class IndeCateR(Estimator[IndependentFactors]):
             return self._of_some(f, q, draw, self.variables)
         x = draw.points(self.samples, self.sampling, groups=q.d if self.per_variable else 1)
         fx = f(x)
-        change = q.mean(f.mean_neighbours(x, fx, self.per_variable))
-        base = fx.mean(0)
+        change = f.summed_out(x, fx, self.per_variable)
+        base = mean_over_draws(fx)
         # Rao-Blackwellised value: averaged over the variables, each of them summed out.
         value = base + (change.detach() * f.shares(fx)).sum(-1)
         return Estimate(value, base + change.sum(-1))

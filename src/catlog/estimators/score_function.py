@@ -16,6 +16,7 @@ from ..core.checks import (
     check_module_device,
     check_number,
 )
+from ..core.evaluator import mean_over_draws
 from ..core.factors import Bits, Factors, IndependentFactors
 from ..core.learning import frozen, learns, write
 from ..core.tracing import full_precision
@@ -39,9 +40,9 @@ def with_baseline(
     Reference: Foerster et al., "DiCE: The infinitely differentiable Monte Carlo estimator", 2018.
     """
     log_prob = q.log_prob_at(x)
-    # q(x) / q(x) - 1 with the denominator held fixed: 0, with the derivatives of q(x) over q(x).
-    change = (log_prob - log_prob.detach()).expm1()
-    mean = torch.addcmul(fx, fx - baseline, change.to(fx.dtype)).mean(0)
+    # q(x) / q(x) with the denominator held fixed: 1, with the derivatives of q(x) over q(x).
+    ratio = (log_prob - log_prob.detach()).exp().to(fx.dtype)
+    mean = mean_over_draws((fx - baseline) * ratio + baseline)
     return Estimate(mean, mean)
 
 

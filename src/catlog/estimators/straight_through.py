@@ -10,7 +10,8 @@ from torch import Tensor
 from ..core import Count, Estimate, Estimator, Evaluator, Randomness, Range, Sampling
 from ..core.categories import gumbels, gumbels_given_argmax, logistics, positive, times_jacobian
 from ..core.checks import broadcasts
-from ..core.factors import Bits, DependentFactors, Factors, RelaxableFactors
+from ..core.evaluator import mean_over_draws
+from ..core.factors import Bits, DependentFactors, Factors, RelaxableFactors, beside
 from ..core.settings import Temperature, Temperatures
 from ..core.tracing import inside_functorch
 from ..core.view import relaxable
@@ -57,7 +58,7 @@ class Through(Estimator[R]):
         raise NotImplementedError
 
     def estimate(self, f: Evaluator, q: R, draw: Randomness) -> Estimate:
-        mean = f.through(self.points(q, draw)).mean(0)
+        mean = mean_over_draws(f.through(self.points(q, draw)))
         return Estimate(mean, mean)
 
 
@@ -274,9 +275,11 @@ class GumbelSoftmax(Through[RelaxableFactors]):
             temperature = temperature.reshape(shape)
         u = draw.uniforms(self.samples, *shape, sampling=self.sampling)
         if isinstance(q, Bits):
-            relaxed = self.relax(q.log_odds, logistics(u), temperature, bits=True)
+            odds = beside(q.log_odds, self.samples)
+            relaxed = self.relax(odds, logistics(u), temperature, bits=True)
         else:
-            relaxed = self.relax(q.log_probs, gumbels(u), temperature)
+            log_probs = beside(q.log_probs, self.samples)
+            relaxed = self.relax(log_probs, gumbels(u), temperature)
         return q.shaped(relaxed.to(q.dtype)).clone()
 
     def temperature_for(self, shape: tuple[int, ...]) -> float | Tensor:
@@ -309,7 +312,9 @@ class GumbelSoftmax(Through[RelaxableFactors]):
             bits: whether the variables are bits.
             dim: the dimension of the categories.
         """
-        scores = (logits + noise) / temperature
+        scores = logits + noise
+        if isinstance(temperature, Tensor) or temperature != 1:
+            scores = scores / temperature
         relaxed = scores.sigmoid() if bits else scores.softmax(dim)
         if not self.hard:
             return relaxed
