@@ -378,8 +378,8 @@ class _Once(_Identity):
     """
 
     @staticmethod
-    def forward(surrogate: Tensor, value: Tensor) -> Tensor:
-        return value.clone()
+    def forward(first: Tensor, *rest: Tensor) -> Tensor:
+        return rest[0].clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -481,7 +481,7 @@ class Bits(RelaxableFactors):
             if self.is_finite:
                 return self.given_logits
             return self.given_logits.masked_fill(self.given_logits.detach().isinf(), 0.0)
-        one = self.one.masked_fill(self.certain, 0.5)
+        one = self.one if self.certain is None else self.one.masked_fill(self.certain, 0.5)
         return one.log() - (-one).log1p()
 
     @lazy
