@@ -16,7 +16,7 @@ from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
 from catlog.testing.settings import tape
 from support.gradients import assert_same
-from support.laws import bits, integers
+from support.laws import bits
 
 
 class Rest(nn.Module):
@@ -132,30 +132,6 @@ def test_a_part_that_is_all_of_f_leaves_no_noise(E):
     torch.testing.assert_close(value, mean, rtol=1e-12, atol=1e-12)
     if not isinstance(E, Reinforce):  # a constant is noise for it
         assert_same(value, mean, logits, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("variables", [None, 2])
-def test_the_table_is_the_difference_of_the_tables(variables):
-    logits = normals(3, 5, 4).requires_grad_()
-    q = integers(logits)
-    f, part = Pairwise(normals(5, 4, 5, 4)), OfSum(lambda s: s.double().sin(), 4)
-    known = Known(f, part).eval()
-    known.product.fill_(1.0), known.square.fill_(3.0)
-    h = known.under(q)
-    E = IndeCateR(2, variables=variables, control="none")
-    x = q.sample((2,))
-    noise = None if variables is None else torch.tensor([0, 3]).expand(2, 3, 2)
-    fast, slow = (E(g, q, x=x, noise=noise) for g in (h, lambda x: h(x)))
-    assert_same(fast, slow, logits, rtol=0, atol=1e-12)
-
-
-def test_a_table_alone_teaches_the_coefficient():
-    q = integers(normals(5, 4))
-    part = OfSum(lambda s: s.double().sin(), 4)
-    f = OfSum(lambda s: 2 * s.double().sin() + 1, 4)
-    known = Known(f, part)
-    IndeCateR(1)(known.under(q), q)
-    assert known.coefficient.item() == pytest.approx(2)
 
 
 def test_a_frozen_module_does_not_learn_and_the_state_is_saved():

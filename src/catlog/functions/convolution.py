@@ -15,8 +15,7 @@ Terms = Float[Tensor, "*batch d m"]
 # Beyond the range of the terms' log-probabilities, the largest tilt; exp(-100) between neighbouring
 # sums is as good as impossible.
 STEEPEST = 100.0
-SEARCH_STEPS = 34  # narrow the interval to a 10^7th: for a range of 10^4, to 0.002
-GOLDEN = 0.618
+SEARCH_STEPS = 24  # halve the interval to a 10^7th: for a range of 10^4, to 0.002
 BLOCK = 64  # columns of a direct convolution's matrix; larger blocks copy more, smaller sum more
 
 
@@ -97,7 +96,8 @@ def best_tilt(log_terms: Terms, log_values: Float[Tensor, "n *batch"]) -> Float[
     r"""Return the tilt that makes the sums that matter most to the mean of g likely.
 
     It minimises the bound :math:`\log \mathbb{E}[g] \le K(\theta) + \max_s [\log g(s) - \theta s]`,
-    which is convex in :math:`\theta`, by a golden section search.
+    which is convex in :math:`\theta`, by bisection: where it falls, the sum that attains the
+    maximum is above the mean of the tilted sum.
 
     Two terms of 0, 1 or 2, and a g that is 1 at a sum of 3:
 
@@ -108,17 +108,12 @@ def best_tilt(log_terms: Terms, log_values: Float[Tensor, "n *batch"]) -> Float[
     term = torch.arange(log_terms.shape[-1], dtype=log_terms.dtype, device=log_terms.device)
     total = torch.arange(len(log_values), dtype=log_terms.dtype, device=log_terms.device)
     total = total.view(-1, *[1] * (log_values.dim() - 1))
-
-    def bound(tilt: Tensor) -> Tensor:
-        cumulants = (log_terms + tilt[..., None, None] * term).logsumexp(-1).sum(-1)
-        return cumulants + (log_values - tilt * total).amax(0)
-
     least = log_terms.masked_fill(log_terms == -torch.inf, torch.inf).amin((-1, -2))
     high = (log_terms.amax((-1, -2)) - least + STEEPEST).expand_as(log_values[0])
     low = -high
     for _ in range(SEARCH_STEPS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        is_left = bound(left) < bound(right)
-        low, high = torch.where(is_left, low, left), torch.where(is_left, right, high)
-    tilt = (low + high) / 2
-    return torch.where(bound(tilt).isfinite(), tilt, 0.0)
+        tilt = (low + high) / 2
+        mean = ((log_terms + tilt[..., None, None] * term).softmax(-1) @ term).sum(-1)
+        falls = mean < (log_values - tilt * total).argmax(0)
+        low, high = torch.where(falls, tilt, low), torch.where(falls, high, tilt)
+    return torch.where(log_values.amax(0) > -torch.inf, (low + high) / 2, 0.0)

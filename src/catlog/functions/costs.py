@@ -12,7 +12,43 @@ from ..core.tracing import full_precision
 from .tables import OwnTable, Variables, check_batch, hold
 
 
-class Additive(OwnTable):
+class _Energy(OwnTable):
+    """Costs of single variables, and of pairs as a subclass says."""
+
+    fields: Tensor
+
+    @abstractmethod
+    def _coupling_costs(self, points: Tensor) -> Float[Tensor, "*lead d k"]:
+        """Return the pairs' cost of each category, given the other variables' vectors."""
+
+    def _energy(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the energy of one-hot vectors or of probabilities, and the categories' costs."""
+        with full_precision(points):
+            costs = self._coupling_costs(points)
+        value = (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2))
+        return value, self.fields + costs
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        return self._energy(self._one_hots(x, *self.fields.shape[-2:]))[0]
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        self._check_own("neighbours", _Energy)
+        d, k = self.fields.shape[-2:]
+        value, costs = self._energy(self._one_hots(x, d, k))
+        costs = costs.expand(*value.shape, d, k)
+        return value[..., None, None] + self._changes(costs, x, variables)
+
+    def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
+        """Return the exact mean, the energy at the probabilities of the independent variables.
+
+        The energy is linear in the vector of each variable.
+        """
+        self._check_own("expectation", _Energy)
+        probs = self._probs(q, *self.fields.shape[-2:])
+        return self._energy(probs.unsqueeze(0))[0].squeeze(0)
+
+
+class Additive(_Energy):
     r"""A separate cost per variable.
 
     .. math:: f(x) = \sum_i c_i(x_i)
@@ -39,54 +75,14 @@ class Additive(OwnTable):
         self.one_hot = one_hot
         hold(self, costs=(costs, "[*batch, d, k]"))
 
-    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        points = self._one_hots(x, *self.costs.shape[-2:])
-        check_batch(self, "costs", self.costs, 2, points.shape[:-2])
-        return (points * widened(self.costs)).sum((-1, -2))
-
-    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        self._check_own("neighbours", Additive)
-        value = Additive.forward(self, x)
-        costs = widened(self.costs).expand(value.shape + self.costs.shape[-2:])
-        return value[..., None, None] + self._changes(costs, x, variables)
-
-    def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
-        r"""Return the exact mean :math:`\sum_i \sum_k p_i(k)\, c_i(k)`, in O(d k)."""
-        self._check_own("expectation", Additive)
-        return (self._probs(q, *self.costs.shape[-2:]) * widened(self.costs)).sum((-1, -2))
-
-
-class _Energy(OwnTable):
-    """Fields and couplings, of which a subclass says how they act."""
-
-    fields: Tensor
-    couplings: Tensor
-
-    @abstractmethod
-    def _coupling_costs(self, points: Tensor) -> Float[Tensor, "*lead d k"]:
-        """Return the couplings' cost of each category, given the other variables' vectors."""
+    @property
+    def fields(self) -> Tensor:  # type: ignore[override]
+        return widened(self.costs)
 
     def _energy(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the energy of one-hot vectors or of probabilities, and the couplings' costs."""
-        with full_precision(points):
-            costs = self._coupling_costs(points)
-        return (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2)), costs
-
-    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        return self._energy(self._one_hots(x, *self.fields.shape))[0]
-
-    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        self._check_own("neighbours", _Energy)
-        value, costs = self._energy(self._one_hots(x, *self.fields.shape))
-        return value[..., None, None] + self._changes(self.fields + costs, x, variables)
-
-    def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
-        """Return the exact mean, the energy at the probabilities of the independent variables.
-
-        The energy is linear in the vector of each variable.
-        """
-        self._check_own("expectation", _Energy)
-        return self._energy(self._probs(q, *self.fields.shape))[0]
+        check_batch(self, "costs", self.costs, 2, points.shape[:-2])
+        costs = self.fields
+        return (points * costs).sum((-1, -2)), costs
 
 
 class Pairwise(_Energy):
@@ -109,6 +105,8 @@ class Pairwise(_Energy):
     >>> f(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
     tensor([1., 0.])
     """
+
+    couplings: Tensor
 
     def __init__(
         self,
@@ -151,6 +149,8 @@ class Potts(_Energy):
     >>> f(torch.tensor([[0, 0, 3], [1, 1, 1]]))
     tensor([1., 3.])
     """
+
+    couplings: Tensor
 
     def __init__(
         self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False

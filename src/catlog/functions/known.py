@@ -1,21 +1,15 @@
 """A part of f with a known mean, as a control variate for the whole."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..core.abilities import HasTable, has_mean, has_table
+from ..core.abilities import has_mean
 from ..core.checks import check_function, check_number
 from ..core.evaluator import Evaluator, Function
-from ..core.factors import Factors, IndependentFactors
 from ..core.learning import frozen, learns, write
 from ..core.view import view
-from .tables import Variables
 
 
 class Known(nn.Module):
@@ -40,8 +34,7 @@ class Known(nn.Module):
     c is kept.
 
     Cost: one evaluation of g for each evaluation of f, and the mean of g once per call. Needs:
-    whatever E needs of f. If f and the part have tables (``neighbours``), the difference has one as
-    well.
+    whatever E needs of f. Their tables (``neighbours``) are not used.
 
     Args:
         f: the function.
@@ -107,72 +100,36 @@ class Known(nn.Module):
                 f"not know it for {type(q).__name__}."
             )
         (coefficient,) = frozen(self, self.coefficient.to(mean.dtype))
-        return _Difference(self, coefficient[0], mean, law)
+
+        def less_part(x: Tensor) -> Float[Tensor, "n *batch"]:
+            fx, gx = _floats(self.f(x.clone()), mean), _floats(self.part(x), mean)
+            if fx.shape != gx.shape:
+                raise ValueError(
+                    "Known: f and its part must return values of the same shape, but they returned "
+                    f"{tuple(fx.shape)} and {tuple(gx.shape)}."
+                )
+            if fx.shape[1:] != mean.shape:
+                expected = ", ".join(["n", *map(str, mean.shape)])
+                raise ValueError(
+                    "Known: `under` must get the distribution that E gets, but with its own f has "
+                    f"values of shape [{expected}], and they have shape {list(fx.shape)}. Write "
+                    "E(known.under(q), q)."
+                )
+            if len(fx) > 1 and learns(self, fx):
+                self._learn(fx.detach(), gx.detach())
+            return fx - coefficient[0] * (gx - mean)
+
+        return less_part
 
     @torch.no_grad()
-    def learn(self, fx: Tensor, gx: Tensor, weight: Tensor | float = 1.0) -> None:
-        """Update the moving averages by deviations ``fx`` and ``gx`` from their means."""
+    def _learn(self, fx: Tensor, gx: Tensor) -> None:
+        """Update the moving averages by the deviations of values from their means."""
+        fx, gx = fx - fx.mean(0), gx - gx.mean(0)
         updates = []
-        for average, part in ((self.product, fx), (self.square, gx)):
-            new = (weight * part * gx).sum().view(1)
-            updates.append((average, average.lerp(new.to(average), 1 - self.decay)))
+        for average, product in ((self.product, fx * gx), (self.square, gx * gx)):
+            new = product.sum().view(1).to(average)
+            updates.append((average, average.lerp(new, 1 - self.decay)))
         write(updates, together=True)
-
-
-@dataclass(eq=False)
-class _Difference:
-    """f less c times the deviation of the part from its mean, for one call of an estimator."""
-
-    known: Known
-    coefficient: Tensor
-    mean: Tensor
-    law: Factors
-
-    def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        fx, gx = _floats(self.known.f(x.clone()), self.mean), _floats(self.known.part(x), self.mean)
-        if fx.shape != gx.shape:
-            raise ValueError(
-                "Known: f and its part must return values of the same shape, but they returned "
-                f"{tuple(fx.shape)} and {tuple(gx.shape)}."
-            )
-        if fx.shape[1:] != self.mean.shape:
-            expected = ", ".join(["n", *map(str, self.mean.shape)])
-            raise ValueError(
-                "Known: `under` must get the distribution that E gets, but with its own f has "
-                f"values of shape [{expected}], and they have shape {list(fx.shape)}. Write "
-                "E(known.under(q), q)."
-            )
-        if len(fx) > 1 and learns(self.known, fx):
-            values, parts = fx.detach(), gx.detach()
-            self.known.learn(values - values.mean(0), parts - parts.mean(0))
-        return fx - self.coefficient * (gx - self.mean)
-
-    @property
-    def neighbours(self) -> Callable[..., Tensor] | None:
-        """The difference of the tables, where f and the part have one."""
-        have_tables = has_table(self.known.f) and has_table(self.known.part)
-        return self._neighbours if have_tables else None
-
-    def _neighbours(self, x: Tensor, *variables: Variables) -> Tensor:
-        f, part = cast(HasTable, self.known.f), cast(HasTable, self.known.part)
-        f_table = _floats(f.neighbours(x.clone(), *variables), self.mean)
-        table = _floats(part.neighbours(x, *variables), self.mean)
-        if self.law.outputs == 0 and learns(self.known, f_table):
-            assert isinstance(self.law, IndependentFactors)
-            probs = self.law.probs.detach().expand(x.shape[:1] + self.law.probs.shape)
-            if variables:
-                rows = variables[0].unsqueeze(-1).expand(*variables[0].shape, probs.shape[-1])
-                probs = probs.gather(-2, rows)
-            self.known.learn(_deviations(f_table, probs), _deviations(table, probs), probs)
-        batch, outputs = self.mean.shape, self.mean.shape[self.mean.dim() - self.law.outputs :]
-        mean = self.mean.detach().reshape(batch[: len(batch) - len(outputs)] + (1, 1) + outputs)
-        return f_table - self.coefficient * (table - mean)
-
-
-def _deviations(table: Tensor, probs: Tensor) -> Tensor:
-    """Return the possible entries of a table, less every variable's mean."""
-    possible = torch.where(probs > 0, table, 0.0)
-    return possible - (probs * possible).sum(-1, keepdim=True)
 
 
 def _floats(values: object, mean: Tensor) -> Tensor:
