@@ -77,8 +77,7 @@ class Sharded:
     def __call__(self, x: Tensor) -> Tensor:
         if self.ranks == 1:
             return self.f(x)
-        split: Callable[..., Tensor] = _Split.apply
-        return self._gather(lambda: self.f(split(x, self.group)), x, len(x))
+        return self._gather(lambda: self.f(exchange(x, 0, self.group)), x, len(x))
 
     def _neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
         table = self.f.neighbours  # type: ignore[attr-defined]
@@ -116,8 +115,7 @@ class Sharded:
             return values  # not what the contract asks for: the caller raises
         if values.dtype == torch.bool:
             return _gathered(values.view(torch.uint8), rows, self.group).bool()
-        join: Callable[..., Tensor] = _Join.apply
-        return join(values, rows, self.group)
+        return exchange(values, rows, self.group)
 
     def _check_ranks(self, x: Tensor, error: Exception | None) -> None:
         """Raise an error on all ranks if f failed on one, or if their points differ."""
@@ -154,44 +152,30 @@ def _gathered(values: Tensor, rows: int, group: Group) -> Tensor:
     return gathered[:rows]
 
 
-class _Split(torch.autograd.Function):
-    """Take this rank's rows; backward, return the gradient of all rows on every rank.
+class _Exchange(torch.autograd.Function):
+    """Take this rank's rows (``rows`` is 0), or gather ``rows`` of all ranks.
 
-    It is divided by the number of ranks, which :class:`_Join` multiplies by.
+    Each is the other's backward pass, divided and multiplied by the number of ranks: every rank has
+    the gradient of all points, and that of its own values, as often as there are ranks.
     """
 
     @staticmethod
-    def forward(x: Tensor, group: Group) -> Tensor:
-        return x[rows_of_rank(len(x), group, x.device)]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Group], output: Tensor) -> None:
-        ctx.rows = len(inputs[0])
-        ctx.group = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        join: Callable[..., Tensor] = _Join.apply
-        return join(gradient, ctx.rows, ctx.group) / dist.get_world_size(ctx.group), None
-
-
-class _Join(torch.autograd.Function):
-    """Gather the rows of all ranks; backward, take this rank's rows times the number of ranks."""
-
-    @staticmethod
-    def forward(values: Tensor, rows: int, group: Group) -> Tensor:
-        return _gathered(values, rows, group)
+    def forward(x: Tensor, rows: int, group: Group) -> Tensor:
+        return _gathered(x, rows, group) if rows else x[rows_of_rank(len(x), group, x.device)]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int, Group], output: Tensor) -> None:
         ctx.share = len(inputs[0])
-        ctx.group = inputs[2]
+        ctx.gathers, ctx.group = inputs[1] > 0, inputs[2]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ranks = dist.get_world_size(ctx.group)
+        if not ctx.gathers:
+            return exchange(gradient, ctx.share, ctx.group) / ranks, None, None
         repeated = ctx.share * ranks - len(gradient)
-        if repeated:
-            gradient = torch.cat([gradient, gradient.new_zeros((repeated, *gradient.shape[1:]))])
-        split: Callable[..., Tensor] = _Split.apply
-        return split(gradient, ctx.group) * ranks, None, None
+        padded = torch.cat([gradient, gradient.new_zeros((repeated, *gradient.shape[1:]))])
+        return exchange(padded, 0, ctx.group) * ranks, None, None
+
+
+exchange: Callable[..., Tensor] = _Exchange.apply
