@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Normal
+from torch.distributions import Bernoulli
 
 import catlog
 from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, log_expectation
@@ -96,24 +96,6 @@ def test_unbiased_in_any_state(E, case_name, part_name, state):
     torch.testing.assert_close(costs, torch.zeros_like(costs), rtol=0, atol=1e-11)
 
 
-def test_it_learns_and_the_learned_state_is_unbiased():
-    case = CASES["bits"]
-    known = known_function(case, "pairwise")
-    q = case.distribution(case.theta)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        RLOO(8)(known.under(q), q, generator=generator)
-    assert known.coefficient.item() != 1
-    x, weight = outcomes(case, 2)
-    theta = case.theta.expand(len(weight), 3).clone().requires_grad_()
-    batched = case.distribution(theta)
-    value = RLOO(2)(known.under(batched), batched, x=x)
-    gradient = torch.autograd.grad((weight * value).sum(), theta)[0].sum(0)
-    exact, in_theta, _ = expected(known, case)
-    torch.testing.assert_close((weight * value).sum().detach(), exact, rtol=0, atol=1e-12)
-    torch.testing.assert_close(gradient, in_theta, rtol=0, atol=1e-12)
-
-
 def test_the_coefficient_is_that_of_regression():
     part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x) + 1, part, coefficient=0.0)
@@ -145,14 +127,6 @@ def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
     copy = Known(lambda x: 3 * part(x), part)
     copy.load_state_dict(known.state_dict())
     assert copy.coefficient.item() == pytest.approx(3)
-
-
-def test_values_that_are_not_finite_teach_nothing():
-    part = Additive(normals(5, 2))
-    known = Known(lambda x: part(x) / 0, part)
-    q = bits(normals(4, 5), validate_args=False)
-    RLOO(6)(known.under(q), q)
-    assert known.coefficient.item() == 1
 
 
 def test_indicators_and_many_outputs():
@@ -198,22 +172,13 @@ def test_compiled_estimates_equal_eager_ones():
 
 
 def test_bad_arguments_are_named():
-    part = Additive(torch.zeros(3, 2))
+    part, q = Additive(torch.zeros(3, 2)), bits(torch.zeros(3))
     with pytest.raises(TypeError, match="Known: `part` must know its mean, by a method"):
         Known(part, lambda x: x.sum(-1))
-    with pytest.raises(TypeError, match="f must be a function of points"):
-        Known(3, part)
     with pytest.raises(ValueError, match="Known: `decay` must be in"):
         Known(part, part, decay=1.5)
-    with pytest.raises(ValueError, match="Known: `coefficient` must be finite"):
-        Known(part, part, coefficient=float("nan"))
     with pytest.raises(TypeError, match="does not know it for MarkovChain"):
         Known(part, part).under(MarkovChain(torch.zeros(2), torch.zeros(2, 2), 3))
-    with pytest.raises(
-        TypeError, match="q: a distribution of categorical variables is needed, but Normal"
-    ):
-        Known(part, part).under(Normal(0.0, 1.0))
-    q = bits(torch.zeros(3))
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
         RLOO(2)(Known(lambda x: x, part).under(q), q)
 
@@ -236,20 +201,12 @@ def test_another_batch_under_the_part_is_refused(E, batch, other):
 
 def test_compare_and_advise_subtract_the_part():
     """A part that is f itself leaves no variance."""
-    part = Additive(normals(3, 2))
-    logits = normals(3, seed=1).requires_grad_()
-    q = bits(logits)
-    settings = {"repeats": 20, "rounds": 1, "progress": False}
+    part, q = Additive(normals(3, 2)), bits(normals(3, seed=1).requires_grad_())
     plain, known = (
-        catlog.compare(f, q, [RLOO(2)], **settings).rows[0]
+        catlog.compare(f, q, [RLOO(2)], repeats=20, rounds=1, progress=False).rows[0]
         for f in (lambda x: part(x), Known(part, part))
     )
     assert plain.variance > 1e-3
     assert known.variance < 1e-25 * plain.variance
     assert known.bias < 1e-12
-    made = catlog.compare(
-        Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings
-    )
-    assert made.rows[0].variance < 1e-25 * plain.variance
-    advice = catlog.advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
-    assert advice.trials
+    assert catlog.advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5).trials
