@@ -13,20 +13,14 @@ from .tables import OwnTable, Variables, check_batch, hold
 
 
 class _Energy(OwnTable):
-    """Costs of single variables, and of pairs as a subclass says."""
+    """Costs of single variables, and perhaps of pairs."""
 
     fields: Tensor
 
     @abstractmethod
-    def _coupling_costs(self, points: Tensor) -> Float[Tensor, "*lead d k"]:
-        """Return the pairs' cost of each category, given the other variables' vectors."""
-
     def _energy(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the energy of one-hot vectors or of probabilities, and the categories' costs."""
-        with full_precision(points):
-            costs = self._coupling_costs(points)
-        value = (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2))
-        return value, self.fields + costs
+        """Return the energy of one-hot vectors or of probabilities, and the categories' costs,
+        given the other variables' vectors."""
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._energy(self._one_hots(x, *self.fields.shape[-2:]))[0]
@@ -85,7 +79,21 @@ class Additive(_Energy):
         return (points * costs).sum((-1, -2)), costs
 
 
-class Pairwise(_Energy):
+class _OfPairs(_Energy):
+    """Costs of single variables, and of pairs as a subclass says."""
+
+    @abstractmethod
+    def _coupling_costs(self, points: Tensor) -> Float[Tensor, "*lead d k"]:
+        """Return the pairs' cost of each category, given the other variables' vectors."""
+
+    def _energy(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        with full_precision(points):
+            costs = self._coupling_costs(points)
+        value = (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2))
+        return value, self.fields + costs
+
+
+class Pairwise(_OfPairs):
     r"""A cost per variable and a cost per pair of variables.
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij}(x_i, x_j)
@@ -129,7 +137,7 @@ class Pairwise(_Energy):
         return (rows @ (half + half.mT)).unflatten(-1, (d, k))
 
 
-class Potts(_Energy):
+class Potts(_OfPairs):
     r"""A cost per variable and a cost per pair of equal variables.
 
     It is a :class:`Pairwise` that stores one number per pair of variables instead of :math:`k^2`.
