@@ -343,17 +343,14 @@ def vae() -> tuple[Step, Step]:
     def bound(z2: Tensor, z1: Tensor, log_q: Tensor) -> Tensor:
         return cross_entropy(decoder(z1), images) + cross_entropy(prior(z2), z1) + log_q.detach()
 
-    def two(logits: Tensor) -> Tensor:
-        return torch.stack([torch.zeros_like(logits), logits], -1)
-
     def ours() -> Tensor:
         nodes = {
-            "z2": Node([], two(encoder(images)), size=8),
-            "z1": Node(["z2"], lambda z: two(middle(z.float())), cardinality=2, size=24),
+            "z2": Node([], encoder(images), size=8, bits=True),
+            "z1": Node(["z2"], lambda z: middle(z.float()), size=24, bits=True),
         }
         q = BayesianNetwork(nodes, [batch])
         return catlog.RLOO(DRAWS)(
-            lambda z: bound(*z.float().split([8, 24], -1), log_q=q.log_prob(z)), q
+            lambda z: bound(z[..., :8].float(), z[..., 8:].float(), q.log_prob(z)), q
         )
 
     def by_hand() -> Tensor:

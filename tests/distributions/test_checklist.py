@@ -84,7 +84,10 @@ def test_log_prob(case: StructuredCase) -> None:
     close(log_probs, wanted)
     close(Ordered.log_prob_of_rows(law.ordered, index), wanted)
     close(chosen(law.ordered, law.ordered.raw_logits(index), index), wanted)
-    one_by_one = [law.ordered.conditional(index, b) for b in range(len(law.ordered.blocks))]
+    one_by_one = [
+        law.ordered.checked(law.ordered.conditional(index, block), block, index.shape[:-1])
+        for block in range(len(law.ordered.blocks))
+    ]
     close(chosen(law.ordered, law.ordered.by_variable(one_by_one), index), wanted)
     everywhere = law.log_prob(every(*law.ordered.cardinalities))
     assert not everywhere.isnan().any()
@@ -144,8 +147,12 @@ def test_draws_have_the_right_probabilities(name: str) -> None:
     case = STRUCTURED_CASES[name]
     law = law_of(case, case.theta)
     u, weight = combine(cells(law.ordered))
-    assert torch.equal(law.ordered.from_uniforms(u), Ordered.from_uniforms(law.ordered, u))
-    x = law.point(law.ordered.from_uniforms(u))
+    index, log_prob, log_conditionals = law.ordered.scored(u)  # in the pass that draws
+    for drawn in (index, law.ordered.from_uniforms(u), Ordered.from_uniforms(law.ordered, u)):
+        assert torch.equal(drawn, index)
+    close(log_prob, law.ordered.log_prob_of_rows(index))
+    close(log_conditionals().exp(), law.ordered.log_conditionals(index).exp())
+    x = law.point(index)
     is_equal = (x.unsqueeze(1) == case.points).reshape(len(x), len(case.points), -1).all(-1)
     close((weight.unsqueeze(-1) * is_equal).sum(0), case.probabilities(case.theta))
 

@@ -215,6 +215,11 @@ def test_draws_are_scored_in_the_pass_that_makes_them(E: catlog.Estimator, outpu
     assert_same(value, E(f, q, outputs=outputs, x=points[0]), [theta, slope])
 
     def writing(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            log_prob = q.log_prob(x)
+            assert not log_prob.requires_grad
+            log_prob += 1
+        close(q.log_prob(x), q.log_prob(x.clone()))
         x[..., 0] = 1 - x[..., 0]
         close(q.log_prob(x), q.log_prob(x.clone()))
         return total(x)

@@ -133,6 +133,11 @@ BAD: dict[str, Callable[[], object]] = {
     "`cardinality` must be that of its table, 2, but it is 3": nodes([], z(2), cardinality=3),
     r"node 'a': `logits` must have the categories in .*\(\) was": nodes([], z(())),
     "node 'a': `logits` must be a tensor or a network, but NoneType": nodes([], None),
+    "node 'a': `bits` must be True or False, but 1": nodes([], z(2), bits=1),
+    "`cardinality` must be that of bits, 2, but .* 3": nodes([], z(()), cardinality=3, bits=True),
+    r"node 'a' must have shape \(3,\).*\(3, 2\) was": nodes(["root"], z(3, 2), bits=True),
+    r"variable 1 must return logits of shape \(1,\), but it returned \(1, 3\)":
+        lambda: nodes([], network, bits=True)().sample(),
     "`nodes` must be a dict .* but list was": lambda: BayesianNetwork([Node([], z(2))]),
     "`nodes` must be a dict .* but Tensor was": lambda: BayesianNetwork({"a": z(2)}),
     "`nodes` is empty": lambda: BayesianNetwork({}),

@@ -251,6 +251,31 @@ def log_probs_of_networks(theta: Tensor) -> Tensor:
     return theta[:2].log_softmax(-1)[a] + theta[:6].view(2, 3).log_softmax(-1)[a, b] + of_c
 
 
+def network_of_bits(theta: Tensor) -> Distribution:
+    """Return bits by their log-odds: a table, a table given two bits, and a network."""
+
+    def network(parents: Tensor) -> Tensor:
+        return (theta[..., 6] * parents[..., 0] - theta[..., 7] * parents[..., 1]).unsqueeze(-1)
+
+    nodes = {
+        "c": Node(["a"], lambda a: network(a).squeeze(-1), bits=True),
+        "a": Node([], theta[..., :2], size=2, bits=True),
+        "b": Node(["a"], theta[..., 2:6].unflatten(-1, (2, 2)), bits=True),
+    }
+    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
+
+
+def log_probs_of_bits(theta: Tensor) -> Tensor:
+    c, first, second, b = every(2, 2, 2, 2).T
+
+    def log_prob(odds: Tensor, bit: Tensor) -> Tensor:
+        return torch.where(bit == 1, odds.sigmoid(), (-odds).sigmoid()).log()
+
+    of_b = log_prob(theta[2:6].view(2, 2)[first, second], b)
+    of_c = log_prob(theta[6] * first - theta[7] * second, c)
+    return log_prob(theta[0], first) + log_prob(theta[1], second) + of_b + of_c
+
+
 WEATHER = normals(2, seed=7)
 
 
@@ -619,6 +644,7 @@ ALONE = [
     chain("chain of three states", 3, 2),
     chain("chain with observations", 2, 2, emission=2),
     network("with a block", 17, block_network, (2, 2, 3, 2), block_log_probs),
+    network("of bits", 8, network_of_bits, (2, 2, 2, 2), log_probs_of_bits),
     network("of networks", 7, network_of_networks, (2, 3, 2), log_probs_of_networks),
     network("with a known root", 6, known_environment, (2, 3), environment_log_probs, True),
     network("with a known node", 8, choices, (2, 3, 2), log_probs_of_choices),

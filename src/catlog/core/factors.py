@@ -1,7 +1,6 @@
 """How estimators see q: a product of d categorical factors, whatever torch class it is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isfinite, isnan, log, prod
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,7 +12,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
 from .checks import check_dense
-from .ordered import IndependentBlocks, Ordered, PointForm, Rearranged
+from .ordered import IndependentBlocks, Ordered, PointForm, Rearranged, Scored
 from .tracing import can_inspect, inside_functorch, is_transformed
 
 T = TypeVar("T")
@@ -572,38 +571,19 @@ class Bits(RelaxableFactors):
         return x + self.shaped(mean).to(self.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Points that were scored as they were drawn: no second pass through a network is needed.
-
-    Attributes:
-        q: what they were drawn from.
-        x: the points.
-        index: their category numbers.
-        log_conditionals: log q(x_i = k | x_<i), differentiable.
-    """
-
-    q: Ordered
-    x: Tensor
-    index: Int64[Tensor, "n *batch d"]
-    log_conditionals: Float[Tensor, "n *batch d k"]
-
-    def log_prob(self) -> Float[Tensor, "n *batch"]:
-        """Return log q(x)."""
-        return self.log_conditionals.gather(-1, self.index.unsqueeze(-1)).squeeze(-1).sum(-1)
-
-
 class DependentFactors(Factors):
     """Variables that depend on each other, by their conditionals.
 
     Attributes:
         ordered: the distribution, with the output dimensions in its batch.
         drawn: the points that were drawn, if the pass that drew them scored them as well.
+        scored: their category numbers and scores.
     """
 
     kinds = frozenset({Kind.STRUCTURED})
     kind = Kind.STRUCTURED
-    drawn: Draws | None = None
+    drawn: Tensor | None = None
+    scored: Scored
 
     def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
         self.ordered = Rearranged(q, 0, outputs) if outputs else q
@@ -624,24 +604,24 @@ class DependentFactors(Factors):
     def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:
         if not (self.ordered.one_pass and torch.is_grad_enabled()) or is_transformed():
             return super().draw(u)
-        index, log_probs = self.ordered.scored(u, self.validate)
-        self.drawn = Draws(self.q, self.point(index), index, log_probs)
-        return self.drawn.x
+        self.scored = self.ordered.scored(u, self.validate)
+        self.drawn = self.point(self.scored.x)
+        return self.drawn
 
     def shown(self, x: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.drawn is None or x is not self.drawn.x:
+        if x is not self.drawn:
             return super().shown(x, values)
         # While f runs, q.log_prob knows the draws. Later q may have other parameters.
         points: Any = self.seen(x.clone())
-        points.drawn = self.drawn
+        points.drawn = self.q, self.scored.log_prob
         try:
             return values(points)
         finally:
             points.drawn = None
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
-        if self.drawn is not None and x is self.drawn.x:
-            return self.drawn.index
+        if x is self.drawn:
+            return self.scored.x
         return super().index(x)
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
@@ -653,13 +633,13 @@ class DependentFactors(Factors):
         return self.ordered.direct_draws(n, generator)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
-        if self.drawn is not None and index is self.drawn.index:
-            return self.drawn.log_prob()
+        if self.drawn is not None and index is self.scored.x:
+            return self.scored.log_prob
         return self.ordered.log_prob_of_rows(index, self.validate)
 
     def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
-        if self.drawn is not None and index is self.drawn.index:
-            return self.drawn.log_conditionals
+        if self.drawn is not None and index is self.scored.x:
+            return self.scored.log_conditionals()
         return self.ordered.log_conditionals(index, self.validate)
 
     def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:

@@ -6,15 +6,15 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
+from math import isnan, prod
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import logsigmoid, one_hot, pad
 from torch.utils._pytree import tree_map
 
 from .categories import Kind, as_index, as_logits, integers, inverse_cdf, log_softmax
@@ -50,6 +50,62 @@ class PointForm(NamedTuple):
     kind: Kind
     event_shape: torch.Size
     dtype: torch.dtype
+
+
+class Table(NamedTuple):
+    """The conditionals of a block by log-probabilities of all categories."""
+
+    log_probs: Logits
+
+    @property
+    def probs(self) -> Logits:
+        """What draws are made from, a constant."""
+        return self.log_probs.detach().exp()
+
+    def draw(self, probs: Tensor, u: Tensor) -> Int64[Tensor, "*lead m"]:
+        """Return the categories that the inverse CDF makes from uniforms."""
+        return inverse_cdf(probs, u)
+
+    def log_prob(self, x: Int64[Tensor, "*lead m"]) -> Float[Tensor, "*lead"]:
+        """Return the sum of the log-probabilities of these categories."""
+        return chosen(self.log_probs, x)
+
+
+class Odds(NamedTuple):
+    """The conditionals of a block of bits by the log-odds of a 1, half the numbers of a table."""
+
+    odds: Float[Tensor, "*lead m"]
+
+    @property
+    def log_probs(self) -> Logits:
+        return logsigmoid(torch.stack([-self.odds, self.odds], -1))
+
+    @property
+    def probs(self) -> Float[Tensor, "*lead m"]:
+        """The probabilities of a 0, a constant."""
+        return (-self.odds.detach()).sigmoid()
+
+    def draw(self, probs: Tensor, u: Tensor) -> Int64[Tensor, "*lead m"]:
+        below_one = 1 - torch.finfo(u.dtype).eps / 2  # not even u = 1 draws an impossible bit
+        return (u.clamp(max=below_one) >= probs).long()
+
+    def log_prob(self, x: Int64[Tensor, "*lead m"]) -> Float[Tensor, "*lead"]:
+        sign = 2 * x.to(self.odds.dtype) - 1
+        return logsigmoid(sign * self.odds).sum(-1)
+
+
+class Scored(NamedTuple):
+    """Points that were scored in the pass that drew them.
+
+    Attributes:
+        x: the points.
+        log_prob: log q(x), differentiable.
+        log_conditionals: returns log q(x_i = k | x_<i), ``[n, *batch, d, k]``, differentiable.
+    """
+
+    x: Rows
+    log_prob: Float[Tensor, "n *batch"]
+    log_conditionals: Callable[[], Tensor]
 
 
 class Ordered(Distribution):
@@ -108,7 +164,10 @@ class Ordered(Distribution):
 
     @abstractmethod
     def conditional(self, x: Points, block: int) -> Logits:
-        """Return the block's logits given x of earlier blocks; later entries must be ignored."""
+        """Return the block's logits given x of earlier blocks; later entries must be ignored.
+
+        A block of bits may have log-odds ``[*lead, m]`` instead.
+        """
 
     def start(self, lead: torch.Size) -> Any:
         """Return the state before the first variable: (tuples of) tensors ``[*lead, ...]``."""
@@ -162,11 +221,25 @@ class Ordered(Distribution):
         return table.index_select(-2, integers(place, table.device))
 
     def checked(self, logits: Any, block: int, lead: torch.Size) -> Logits:
-        """Return what :meth:`conditional` returned, as floats, or raise unless it is logits."""
+        """Return what :meth:`conditional` returned as logits of floats, or raise unless it is."""
         variables = self.blocks[block]
         most = max([self.cardinalities[i] for i in variables])
+        if self._are_odds(logits, block, lead):
+            logits = torch.stack([torch.zeros_like(logits), logits], -1)
         check_logits(logits, (*lead, len(variables), most), variables[0])
         return logits if logits.is_floating_point() else as_logits(logits)
+
+    def _are_odds(self, raw: Any, block: int, lead: torch.Size) -> bool:
+        """Return whether :meth:`conditional` returned one number per bit."""
+        variables = self.blocks[block]
+        fits = isinstance(raw, Tensor) and raw.shape == (*lead, len(variables))
+        return fits and {self.cardinalities[i] for i in variables} == {2}
+
+    def given(self, raw: Any, block: int, lead: torch.Size) -> Table | Odds:
+        """Return the conditionals of a block from what :meth:`conditional` returned."""
+        if self._are_odds(raw, block, lead):
+            return Odds(as_logits(raw))
+        return Table(self.block_log_probs(raw, block, lead, validate=False))
 
     def block_log_probs(
         self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
@@ -220,12 +293,22 @@ class Ordered(Distribution):
         """Return the points that the inverse CDF makes from uniforms, block by block."""
         return ancestral(self, u, validate)[0]
 
-    def scored(
-        self, u: Float[Tensor, "n *batch d"], validate: bool = True
-    ) -> "tuple[Rows, Tensor]":
-        """Return points made from uniforms, and :meth:`log_conditionals` at them."""
-        x, parts = ancestral(self, u, validate, scores=True)
-        return x, self.by_variable(parts)
+    def scored(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Scored:
+        """Return points made from uniforms, with their log-probabilities."""
+        x, parts = ancestral(self, u, validate=False, scores=True)
+
+        if any(isinstance(part, Odds) for part in parts):
+            blocks = zip(parts, self.blocks, strict=True)
+            terms = [part.log_prob(x[..., as_index(variables)]) for part, variables in blocks]
+            scored = Scored(
+                x, sum(terms[1:], terms[0]), lambda: self.by_variable([p.log_probs for p in parts])
+            )
+        else:  # one gather for all blocks
+            table = self.by_variable([part.log_probs for part in parts])
+            scored = Scored(x, chosen(table, x), lambda: table)
+        if can_inspect(validate, x) and isnan(scored.log_prob.detach().sum().item()):
+            self.normalised(scored.log_conditionals(), validate=True)  # raises an error
+        return scored
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
         """Return independent points if there is a faster way than block by block, else None."""
@@ -233,8 +316,9 @@ class Ordered(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         drawn = getattr(value, "drawn", None)  # while f is called with scored draws of this q
-        if drawn is not None and drawn.q is self and not value._version:
-            return drawn.log_prob().reshape(value.shape[:1] + self.batch_shape)
+        if drawn is not None and drawn[0] is self and not value._version:
+            # A copy, in the grad mode of f, which may write into it.
+            return drawn[1].reshape(value.shape[:1] + self.batch_shape).clone()
         check_value(self, value, self.device)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         rows = self._rows(value.expand(shape).long())
@@ -242,8 +326,7 @@ class Ordered(Distribution):
 
     def log_prob_of_rows(self, x: Rows, validate: bool = True) -> Float[Tensor, "n *batch"]:
         """Return the log-probabilities of points with one leading dimension."""
-        log_probs = self.log_conditionals(x, validate)
-        return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
+        return chosen(self.log_conditionals(x, validate), x)
 
     def _rows(self, x: Tensor) -> Tensor:
         """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""
@@ -375,46 +458,55 @@ class IndependentBlocks(Ordered):
 
 def ancestral(
     q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True, scores: bool = False
-) -> tuple[Int64[Tensor, "n *batch d"], list[Logits]]:
+) -> tuple[Int64[Tensor, "n *batch d"], list[Table | Odds]]:
     """Return points of q made from uniforms, block by block, until all sequences have ended; with
-    ``scores``, also the log-probabilities of every block.
+    ``scores``, also the conditionals of every block.
 
     Whether these are numbers is looked at once, not block by block: a look waits for a GPU.
     """
     lead = u.shape[:-1]
     x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
-    parts: list[Logits] = []
+    parts: list[Table | Odds] = []
     sums: list[Tensor] = []
     state = q.start(lead) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         index = as_index(variables)
-        log_probs = q.block_log_probs(raw, block, lead, validate=False)
+        part = q.given(raw, block, lead)
+        probs = part.probs
         if validate:
-            sums.append(log_probs.detach().sum())
+            sums.append(probs.sum())
         if scores:
-            parts.append(log_probs)
-        drawn = inverse_cdf(log_probs.detach().exp(), u[..., index])
+            parts.append(part)
+        drawn = part.draw(probs, u[..., index])
         if inside_functorch():  # where a mapped draw cannot be written into x
             places = integers(variables, u.device).expand(drawn.shape)
             x = x.scatter(-1, places, drawn)
         else:
-            if scores and not q.incremental:  # the backward pass may need what the network has seen
-                x = x.clone()
+            if scores and not q.incremental and block > 0:
+                x = x.clone()  # the backward pass may need what the network has seen
             x[..., index] = drawn
-        previous = drawn[..., 0]
-        if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
+        if q.incremental:
+            previous = drawn[..., 0]
+        if q.end is not None and can_inspect(True, x) and bool((drawn == q.end).all()):
             x[..., block + 1 :] = q.end
             if scores:
                 rest = u.shape[-1] - len(parts)
-                certain = one_hot(x.new_tensor(q.end), max(q.cardinalities)).to(log_probs).log()
-                parts.append(certain.expand(*lead, rest, -1))
+                certain = one_hot(x.new_tensor(q.end), max(q.cardinalities)).to(probs).log()
+                parts.append(Table(certain.expand(*lead, rest, -1)))
             break
     if can_inspect(validate, x) and (bad := torch.stack(sums).isnan()).any():
         q.log_conditionals(x)  # raises an error that says at which index
         raise _no_probabilities(q.blocks[int(bad.int().argmax())][0])
     return x, parts
+
+
+def chosen(
+    log_probs: Float[Tensor, "*lead m k"], x: Int64[Tensor, "*lead m"]
+) -> Float[Tensor, "*lead"]:
+    """Return the sum of the log-probabilities of these categories."""
+    return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
 
 def _no_probabilities(variable: int, place: str = "") -> ValueError:
@@ -485,20 +577,15 @@ class Rearranged(Ordered):
         """Return the points ``[*lead, copies * d]`` as those of ``base``."""
         return x.reshape(self._inner(x.shape[:-1]) + (len(self.base.cardinalities),))
 
-    def _of_copy(self, logits: Any, copy: int) -> Any:
-        """Return a block's logits of a copy, from those of ``base``.
-
-        Anything but a tensor is returned unchanged; reading it as logits raises an error.
-        """
-        if not isinstance(logits, Tensor):
-            return logits
-        lead = logits.shape[: max(0, logits.dim() - 2 - len(self.copies))]
-        shape = lead + (1,) * self.outputs + (self.count,) + logits.shape[-2:]
+    def _of_copy(self, raw: Any, block: int, copy: int, x: Tensor) -> Logits:
+        """Return a block's logits of a copy, from those of ``base``."""
+        logits = self.base.checked(raw, block, self._inner(x.shape[:-1]))
+        shape = x.shape[:-1] + (self.count,) + logits.shape[-2:]
         return logits.reshape(shape)[..., copy, :, :]
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         inner, copy = divmod(block, self.count)
-        return self._of_copy(self.base.conditional(self._apart(x), inner), copy)
+        return self._of_copy(self.base.conditional(self._apart(x), inner), inner, copy, x)
 
     def raw_logits(self, x: Tensor) -> Tensor:
         logits = self.base.raw_logits(self._apart(x))
@@ -516,9 +603,14 @@ class Rearranged(Ordered):
         # All copies at once, in the base's own way.
         return self.base.from_uniforms(self.base._rows(self._apart(u)), validate).reshape(u.shape)
 
-    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
-        x, log_probs = self.base.scored(self.base._rows(self._apart(u)), validate)
-        return x.reshape(u.shape), log_probs.reshape(u.shape + log_probs.shape[-1:])
+    def scored(self, u: Tensor, validate: bool = True) -> Scored:
+        scored = self.base.scored(self.base._rows(self._apart(u)), validate)
+        log_prob = scored.log_prob.reshape(u.shape[:-1] + (self.count,)).sum(-1)
+
+        def log_conditionals() -> Tensor:
+            return scored.log_conditionals().reshape(u.shape + (max(self.cardinalities),))
+
+        return Scored(scored.x.reshape(u.shape), log_prob, log_conditionals)
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         points = self.base.direct_draws(rows, generator)
@@ -535,7 +627,7 @@ class Rearranged(Ordered):
         if previous is not None:
             previous = previous.reshape(self._inner(previous.shape))
         raw, state = self.base.next_logits(block, self._apart(x), state, previous)
-        return self._of_copy(raw, 0), state
+        return self._of_copy(raw, block, 0, x), state
 
     def select_rows(self, state: Any, rows: Tensor) -> Any:
         return self.base.select_rows(state, rows)

@@ -18,6 +18,7 @@ from ..core.ordered import (
     Ordered,
     Points,
     Previous,
+    Scored,
     as_batch_shape,
     check_logits,
     dtype_and_device,
@@ -138,10 +139,10 @@ class Autoregressive(Ordered):
         self._check_use(x, validate)
         return log_probs
 
-    def scored(self, u: Tensor, validate: bool = True) -> tuple[Tensor, Tensor]:
-        x, log_probs = super().scored(u, validate)
-        self._check_use(x, validate)
-        return x, log_probs
+    def scored(self, u: Tensor, validate: bool = True) -> Scored:
+        scored = super().scored(u, validate)
+        self._check_use(scored.x, validate)
+        return scored
 
     def lengths(self, x: Int64[Tensor, "*lead d"]) -> Int64[Tensor, "*lead"]:
         """Return how many variables each sequence has, up to and including its first ``end``."""

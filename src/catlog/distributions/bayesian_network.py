@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.categories import as_index, as_logits
-from ..core.checks import check_count
-from ..core.ordered import Ordered, as_batch_shape, dtype_and_device
+from ..core.checks import check_count, check_flag
+from ..core.ordered import Ordered, as_batch_shape, check_logits, dtype_and_device
 from ..core.tracing import constant_result
 from .markov_chain import lookup
 
@@ -29,6 +31,7 @@ class Node:
         cardinality: k; needed with a network, and read off a table.
         size: number of variables of the block.
         fixed: it has nothing to learn, so estimators spend no evaluations on it.
+        bits: ``logits`` are the log-odds of a 1 and lack the dimension k; cheaper than two logits.
     """
 
     parents: Sequence[str]
@@ -36,6 +39,12 @@ class Node:
     cardinality: int | None = None
     size: int = 1
     fixed: bool = False
+    bits: bool = False
+
+    @property
+    def tail(self) -> int:
+        """The number of dimensions of ``logits`` after those of the parents."""
+        return (self.size > 1) + (not self.bits)
 
 
 class BayesianNetwork(Ordered):
@@ -70,71 +79,45 @@ class BayesianNetwork(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        _check_nodes(nodes)
         batch = as_batch_shape("BayesianNetwork", batch_shape)
-        place: dict[str, tuple[int, ...]] = {}
-        sizes: dict[str, int] = {}
+        described = tuple(_described(name, node) for name, node in _checked(nodes).items())
+        graph = (_graph if torch.compiler.is_compiling() else _known_graph)(described)
+        tables = []
         for name, node in nodes.items():
-            first = sum(map(len, place.values()))
-            place[name] = tuple(range(first, first + node.size))
-            size = node.logits.shape[-1] if isinstance(node.logits, Tensor) else node.cardinality
-            if size is None:
-                raise ValueError(
-                    f"BayesianNetwork: node {name!r} is a network; give its `cardinality`."
-                )
-            if node.cardinality not in (None, size):
-                raise ValueError(
-                    f"BayesianNetwork: node {name!r}: `cardinality` must be that of its table, "
-                    f"{size}, but it is {node.cardinality}. A table needs none."
-                )
-            sizes[name] = size
-        for name, node in nodes.items():
-            for parent in node.parents:
-                if parent not in nodes:
-                    raise ValueError(
-                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
-                        f"nodes {list(nodes)}."
-                    )
             if isinstance(node.logits, Tensor):
-                block = (node.size,) if node.size > 1 else ()
-                parents = tuple(sizes[parent] for parent in node.parents for _ in place[parent])
-                expected = (*batch, *parents, *block, sizes[name])
+                expected = (*batch, *graph.tables[name])
                 if tuple(node.logits.shape) != expected:
                     raise ValueError(
                         f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
                         f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
                         f"{tuple(node.logits.shape)} was given."
                     )
-        order = _parents_first({name: tuple(node.parents) for name, node in nodes.items()})
-        reach: dict[str, frozenset[int]] = {}
-        for name in order:
-            reach[name] = frozenset(
-                [i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])]
-            )
-        tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
+                tables.append(node.logits)
         self.nodes = dict(nodes)
-        self.order = order
-        self.place = place
-        self.blocks = tuple(place[name] for name in order)
-        self.ancestors = tuple(reach[name] for name in order)
-        self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
-        self.fixed = frozenset(i for name, node in nodes.items() if node.fixed for i in place[name])
+        self.order = graph.order
+        self.parents = graph.parents
+        self.blocks = graph.blocks
+        self.ancestors = graph.ancestors
+        self.cardinalities = graph.cardinalities
+        self.fixed = graph.fixed
         self.real, self.device = dtype_and_device(dtype, device, tables)
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
-        name = self.order[block]
-        node = self.nodes[name]
-        parents = tuple(i for parent in node.parents for i in self.place[parent])
+        node, parents = self.nodes[self.order[block]], self.parents[block]
+        first = self.blocks[block][0]
+        shape = (node.size,) if node.bits else (node.size, self.cardinalities[first])
+        lead = x.shape[:-1]
         if not isinstance(node.logits, Tensor):
             raw = node.logits(x[..., as_index(parents)])
-            return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
-        shape = (node.size, self.cardinalities[self.place[name][0]])
+            if node.bits:
+                check_logits(raw, lead + shape[: node.tail], first)
+            return raw.unsqueeze(-len(shape)) if node.size == 1 and isinstance(raw, Tensor) else raw
         logits = as_logits(node.logits)
-        batch = logits.shape[: logits.dim() - len(parents) - (2 if node.size > 1 else 1)]
+        batch = logits.shape[: logits.dim() - len(parents) - node.tail]
         if not parents:
-            return logits.reshape(batch + shape).expand(x.shape[:-1] + shape)
-        index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+            return logits.reshape(batch + shape).expand(lead + shape)
+        index = torch.zeros(lead, dtype=torch.int64, device=x.device)
         for i in parents:
             index = index * self.cardinalities[i] + x[..., i]
         rows = prod([self.cardinalities[i] for i in parents])
@@ -142,8 +125,83 @@ class BayesianNetwork(Ordered):
         return lookup(table, index).unflatten(-1, shape)
 
 
-def _check_nodes(nodes: object) -> None:
-    """Raise unless ``nodes`` are nodes by name, each with a table or a network of its own sizes."""
+class _Graph(NamedTuple):
+    """What follows from the names, parents and sizes of nodes.
+
+    Attributes:
+        order: the names, parents first.
+        parents: the variables of the parents of each name, in this order.
+        blocks: the variables of each name.
+        ancestors: all variables that each name depends on.
+        cardinalities: of the variables, in the order of the event.
+        fixed: variables that have nothing to learn.
+        tables: the dimensions of every node's table behind the batch, by name.
+    """
+
+    order: tuple[str, ...]
+    parents: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[int, ...], ...]
+    ancestors: tuple[frozenset[int], ...]
+    cardinalities: tuple[int, ...]
+    fixed: frozenset[int]
+    tables: dict[str, tuple[int, ...]]
+
+
+class _Described(NamedTuple):
+    """A node without its numbers; ``k`` is the number of categories."""
+
+    name: str
+    parents: tuple[str, ...]
+    size: int
+    k: int
+    fixed: bool
+    bits: bool
+
+
+def _graph(nodes: tuple[_Described, ...]) -> _Graph:
+    """Return what the nodes say of their variables, or raise unless they are a graph."""
+    place: dict[str, tuple[int, ...]] = {}
+    cardinalities: list[int] = []
+    for node in nodes:
+        place[node.name] = tuple(range(len(cardinalities), len(cardinalities) + node.size))
+        cardinalities += [node.k] * node.size
+    for node in nodes:
+        for parent in node.parents:
+            if parent not in place:
+                raise ValueError(
+                    f"BayesianNetwork: parent {parent!r} of node {node.name!r} is not among the "
+                    f"nodes {list(place)}."
+                )
+    order = _parents_first({node.name: node.parents for node in nodes})
+    parents = {node.name: tuple(i for name in node.parents for i in place[name]) for node in nodes}
+    reach: dict[str, frozenset[int]] = {}
+    by_name = {node.name: node for node in nodes}
+    for name in order:
+        reach[name] = frozenset(parents[name]).union(*[reach[p] for p in by_name[name].parents])
+    tables = {
+        node.name: (
+            *[cardinalities[i] for i in parents[node.name]],
+            *[node.size] * (node.size > 1),
+            *[node.k] * (not node.bits),
+        )
+        for node in nodes
+    }
+    return _Graph(
+        order,
+        tuple(parents[name] for name in order),
+        tuple(place[name] for name in order),
+        tuple(reach[name] for name in order),
+        tuple(cardinalities),
+        frozenset(i for node in nodes if node.fixed for i in place[node.name]),
+        tables,
+    )
+
+
+_known_graph = lru_cache(_graph)  # a network is made at every step of training
+
+
+def _checked(nodes: object) -> Mapping[str, Node]:
+    """Return the nodes, or raise unless they are some by name."""
     if not isinstance(nodes, Mapping) or not all(isinstance(n, Node) for n in nodes.values()):
         what = type(nodes).__name__
         if isinstance(nodes, Mapping):
@@ -156,27 +214,43 @@ def _check_nodes(nodes: object) -> None:
         raise ValueError(
             "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
         )
-    for name, node in nodes.items():
-        owner = f"BayesianNetwork: node {name!r}"
-        if isinstance(node.parents, str):
-            raise TypeError(
-                f"{owner}: `parents` must be a list of names, but the string {node.parents!r} was "
-                f"given. Pass [{node.parents!r}]."
+    return nodes
+
+
+def _described(name: str, node: Node) -> _Described:
+    """Return the sizes of a node, or raise unless it has a table or a network, and they fit it."""
+    owner, logits = f"BayesianNetwork: node {name!r}", node.logits
+    if isinstance(node.parents, str):
+        raise TypeError(
+            f"{owner}: `parents` must be a list of names, but the string {node.parents!r} was "
+            f"given. Pass [{node.parents!r}]."
+        )
+    check_count(owner, "size", node.size)
+    check_flag(owner, "bits", node.bits)
+    k = 2 if node.bits else node.cardinality
+    if node.cardinality is not None:
+        check_count(owner, "cardinality", node.cardinality)
+    if isinstance(logits, Tensor) and not node.bits:
+        if logits.dim() == 0 or logits.shape[-1] == 0:
+            raise ValueError(
+                f"{owner}: `logits` must have the categories in their last dimension, at least "
+                f"one, but {tuple(logits.shape)} was given."
             )
-        check_count(owner, "size", node.size)
-        if node.cardinality is not None:
-            check_count(owner, "cardinality", node.cardinality)
-        if isinstance(node.logits, Tensor):
-            if node.logits.dim() == 0 or node.logits.shape[-1] == 0:
-                raise ValueError(
-                    f"{owner}: `logits` must have the categories in their last dimension, at least "
-                    f"one, but {tuple(node.logits.shape)} was given."
-                )
-        elif not callable(node.logits):
-            raise TypeError(
-                f"{owner}: `logits` must be a tensor or a network, but "
-                f"{type(node.logits).__name__} was given."
-            )
+        k = logits.shape[-1]
+    elif not isinstance(logits, Tensor) and not callable(logits):
+        raise TypeError(
+            f"{owner}: `logits` must be a tensor or a network, but {type(logits).__name__} was "
+            "given."
+        )
+    if k is None:
+        raise ValueError(f"{owner} is a network; give its `cardinality`.")
+    if node.cardinality not in (None, k):
+        kind = "of bits" if node.bits else "of its table"
+        raise ValueError(
+            f"{owner}: `cardinality` must be that {kind}, {k}, but it is {node.cardinality}. It "
+            "needs none."
+        )
+    return _Described(name, tuple(node.parents), node.size, k, node.fixed, node.bits)
 
 
 @constant_result  # torch 2.6 cannot trace graphlib
