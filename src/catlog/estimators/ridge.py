@@ -7,6 +7,8 @@ block of the whole factor, and so is its inverse. Both fit all batch elements at
 is held out of a fold does not enter the fit, but gets a prediction. Draw i is held out of fold i
 mod the number of folds. The penalty is at least :func:`smallest_stable_ridge`, so that the
 factorisation of a singular matrix does not fail.
+
+Vectors are multiplied as rows: batched products with columns take ten times as long on a CPU.
 """
 
 import torch
@@ -89,7 +91,7 @@ class ByDraws:
         weight, diagonal = self._solution(target)
         weight = self.train * weight
         left_out = target - weight / torch.where(self.train > 0, diagonal, 1.0)
-        predicted = (self.agreement @ weight.unsqueeze(-1)).squeeze(-1)
+        predicted = (weight.unsqueeze(-2) @ self.agreement).squeeze(-2)
         table = torch.einsum(
             "f...n,...nik->f...ik", weight, self.points[..., as_index(self.blocks[-1]), :]
         )
@@ -102,7 +104,8 @@ class ByDraws:
             gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2)
             factor = inverse_factor(penalised(gram, self.ridge))
             inverse = factor.mT @ factor
-            return (inverse @ target.unsqueeze(-1)).squeeze(-1), inverse.diagonal(dim1=-2, dim2=-1)
+            weight = (target.unsqueeze(-2) @ inverse).squeeze(-2)
+            return weight, inverse.diagonal(dim1=-2, dim2=-1)
         fill = -n % folds  # draws that agree with no other, so that all folds have as many
         gram = pad(self.agreement.double(), (0, fill, 0, fill))
         factor = inverse_factor(penalised(gram, self.ridge))
@@ -111,7 +114,7 @@ class ByDraws:
         held_out = rows.unflatten(-1, (-1, folds)).diagonal(dim1=-4, dim2=-1).movedim(-1, -3)
         removed = inverse_factor(held_out) @ rows
         y = pad(target.double(), (0, fill)).movedim(0, -2)
-        weight = y @ inverse - (removed.mT @ (removed @ y.unsqueeze(-1))).squeeze(-1)
+        weight = y @ inverse - (y.unsqueeze(-2) @ removed.mT @ removed).squeeze(-2)
         diagonal = inverse.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - removed.square().sum(-2)
         both = torch.stack([weight, diagonal])[..., :n].movedim(-2, 1).to(target.dtype)
         return both[0], both[1]
@@ -138,15 +141,15 @@ class ByCategories:
         self.white = self.factor @ features.mT
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
-        coefficient = self.white @ target.unsqueeze(-1)
-        predicted = (self.white.mT @ coefficient).squeeze(-1)
+        coefficient = target.unsqueeze(-2) @ self.white.mT
+        predicted = (coefficient @ self.white).squeeze(-2)
         leverage = self.train * self.white.square().sum(-2)
         free = (1 - leverage).clamp(min=torch.finfo(leverage.dtype).eps)
         left_out = target - self.train * (target - predicted) / free
         m = self.sizes[-1]
-        last = self.factor[..., -m * self.k :, -m * self.k :].mT
-        table = last @ coefficient[..., -m * self.k :, :]
-        return predicted, left_out, table.squeeze(-1).unflatten(-1, (m, self.k))
+        last = self.factor[..., -m * self.k :, -m * self.k :]
+        table = coefficient[..., -m * self.k :] @ last
+        return predicted, left_out, table.squeeze(-2).unflatten(-1, (m, self.k))
 
     def drop(self) -> None:
         size = self.sizes.pop() * self.k
