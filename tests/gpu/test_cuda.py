@@ -18,6 +18,7 @@ from catlog.distributions import Categoricals, MarkovChain
 from catlog.estimators import LEG, MAPO, RAM, DoubleCV, SumAndSample, UnorderedSet
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.testing.battery import draw_randomness
+from catlog.testing.cases import normals
 from catlog.testing.settings import continuous, estimators, supports
 
 if not torch.cuda.is_available():
@@ -162,119 +163,65 @@ def test_captured_step_equals_eager(how: str) -> None:
     torch.testing.assert_close(*results)
 
 
+CRITICS = {  # q, the shape of its parameters, and draws: both routes of CritiCateR's regressions
+    "bits": (LAWS["bits"], (5, 3, 3), 16),
+    "wide": (LAWS["integers"], (5, 40, 3), 8),
+    "chain": (
+        lambda theta: MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4, validate_args=False),
+        (5, 4, 3),
+        16,
+    ),
+}
+
+
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
-@pytest.mark.parametrize("law", ["bits", "wide", "chain"])
-@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
-def test_criticater_in_a_graph(law: str, compile: bool) -> None:
-    """Both routes of its regressions, on the same draws, have the gradient of an eager step."""
-    made = {
-        "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
-        "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
-        "chain": (
-            lambda theta: MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4, validate_args=False),
-            (5, 4, 3),
-            16,
-        ),
-    }[law]
-    start = torch.randn(
-        made[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).cuda()
-    x = made[0](start).sample((made[2],))
-    results = []
-    for captured in (False, True):
+@pytest.mark.parametrize("name", CRITICS)
+@pytest.mark.parametrize("mode", ["captured", "compiled, captured"])
+def test_criticater_in_a_graph(name: str, mode: str) -> None:
+    """On the same draws it has the gradient of an eager step."""
+    law, shape, draws = CRITICS[name]
+    start = normals(*shape).cuda()
+    x, ones = law(start).sample((draws,)), torch.ones(5, dtype=torch.float64, device="cuda")
+    gradients = []
+    for wanted in ("eager", mode):
         theta = nn.Parameter(start.clone())
-        optimiser = torch.optim.Adam([theta], 0.1, capturable=captured)
+        optimiser = torch.optim.Adam([theta], 0.0, capturable=wanted != "eager")
 
         def loss(scale: Tensor, theta: Tensor = theta) -> Tensor:
-            return scale * catlog.CritiCateR(made[2])(lambda x: f(x.double()), made[0](theta), x=x)
+            return scale * catlog.CritiCateR(draws)(lambda x: f(x.double()), law(theta), x=x)
 
-        step = catlog.compiled_step(loss, optimiser, compile=captured and compile)
-        step(torch.ones(5, dtype=torch.float64, device="cuda"))
-        assert step.mode == (
-            "eager" if not captured else "compiled, captured" if compile else "captured"
-        )
-        assert theta.grad is not None
-        results.append(theta.grad.clone())
-        for _ in range(3):
-            step(torch.ones(5, dtype=torch.float64, device="cuda"))
-        assert bool(theta.isfinite().all() & (theta != start).any())
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-10)
+        step = catlog.compiled_step(loss, optimiser, compile=wanted == "compiled, captured")
+        for _ in range(2):  # the second call is a replay, at the same theta
+            step(ones)
+        assert step.mode == wanted
+        gradients.append(theta.grad)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("failure", ["look", "cholesky_inverse", "error"])
+@pytest.mark.parametrize("failure", ["look", "cholesky_inverse"])
 def test_a_failed_capture_leaves_no_trace(failure: str) -> None:
-    """The step says why, torch's state is as before, and the next step is captured.
+    """The step says why, and torch's state is as before. Later captures: test_real_sizes.py.
 
     The first step is made before it is captured.
     """
-
-    def made(bad: bool) -> tuple[Tensor, catlog.compiled.CompiledStep]:
-        theta = nn.Parameter(torch.zeros(4, device="cuda"))
-
-        def loss(x: Tensor) -> Tensor:
-            q = Independent(Bernoulli(logits=theta, validate_args=False), 1)
-            value = catlog.IndeCateR(2)(lambda z: (z - x).square().sum(-1), q)
-            if bad and failure == "look":
-                return value * float(theta.detach().sum().cos())
-            if bad and failure == "error" and torch.cuda.is_current_stream_capturing():
-                raise ZeroDivisionError("planted")
-            return (
-                value + torch.cholesky_inverse(torch.eye(3, device="cuda").repeat(2, 1, 1)).mean()
-                if bad
-                else value
-            )
-
-        return theta, catlog.compiled_step(
-            loss, torch.optim.Adam([theta], 0.1, capturable=True), compile=False
-        )
-
+    theta = nn.Parameter(torch.zeros(4, device="cuda"))
     stream, x = torch.cuda.current_stream(), torch.ones(4, device="cuda")
-    theta, step = made(bad=True)
+
+    def loss(x: Tensor) -> Tensor:
+        q = Independent(Bernoulli(logits=theta, validate_args=False), 1)
+        value = catlog.IndeCateR(2)(lambda z: (z - x).square().sum(-1), q)
+        if failure == "look":
+            return value * float(theta.detach().sum().cos())
+        return value + torch.cholesky_inverse(torch.eye(3, device="cuda").repeat(2, 1, 1)).mean()
+
+    optimiser = torch.optim.Adam([theta], 0.1, capturable=True)
+    step = catlog.compiled_step(loss, optimiser, compile=False)
     for _ in range(3):
-        with pytest.raises(
-            RuntimeError,
-            match="could not be captured" + (".*planted" if failure == "error" else ""),
-        ):
+        with pytest.raises(RuntimeError, match="could not be captured"):
             step(x)
         torch.testing.assert_close(theta.abs(), torch.full_like(theta, 0.1))
     assert torch.cuda.current_stream() == stream
     assert len(set(torch.rand(100, device="cuda").tolist())) > 90
-    theta, step = made(bad=False)
-    losses = [step(x).item() for _ in range(200)]
-    assert step.mode == "captured"
-    assert len(set(losses)) > 1
-    assert bool((theta > 1).all())
-
-
-@pytest.mark.filterwarnings("ignore:TensorFloat32")
-@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
-def test_a_captured_step_resumes_from_a_saved_state(compile: bool) -> None:
-    """Model and optimiser are loaded into others, whose step is captured again."""
-
-    def made() -> tuple[nn.Linear, torch.optim.Adam, catlog.compiled.CompiledStep]:
-        torch.manual_seed(0)
-        model = nn.Linear(5, 1).cuda()
-        optimiser = torch.optim.Adam(model.parameters(), 0.1, capturable=True)
-        return (
-            model,
-            optimiser,
-            catlog.compiled_step(lambda x: model(x).square(), optimiser, compile=compile),
-        )
-
-    batches = [torch.full((4, 5), 0.1 * i, device="cuda") for i in range(6)]
-    whole, _, step = made()
-    for batch in batches:
-        step(batch)
-    first, optimiser, step = made()
-    for batch in batches[:3]:
-        step(batch)
-    saved = deepcopy(first.state_dict()), deepcopy(optimiser.state_dict())
-    second, optimiser, step = made()
-    second.load_state_dict(saved[0])
-    optimiser.load_state_dict(saved[1])
-    for batch in batches[3:]:
-        step(batch)
-    torch.testing.assert_close(second.weight, whole.weight)
 
 
 def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
