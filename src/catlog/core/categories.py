@@ -73,9 +73,13 @@ def inverse_cdf(probs: Tensor, u: Tensor, dtype: torch.dtype = torch.int64) -> T
     if probs.shape[-1] == 2:
         first, second = probs.unbind(-1)
         return (u >= torch.where(first + second > first, first, torch.inf)).to(dtype)
+    return (u.unsqueeze(-1) >= cdf_steps(probs)).sum(-1, dtype=dtype)
+
+
+def cdf_steps(probs: Float[Tensor, "*lead k"]) -> Float[Tensor, "*lead k_minus_1"]:
+    """Return where the CDF steps to the next category, infinite where no possible one follows."""
     cdf = probs.cumsum(-1)
-    steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
-    return (u.unsqueeze(-1) >= steps).sum(-1, dtype=dtype)
+    return cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
 
 
 def as_index(variables: tuple[int, ...]) -> slice | list[int]:

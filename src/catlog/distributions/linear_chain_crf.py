@@ -1,7 +1,5 @@
 """Conditional random fields of a chain: exact posteriors of sequences."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -66,34 +64,44 @@ class LinearChainCRF(MarkovChain):
         unary, pairwise = as_logits(unary), as_logits(pairwise)
         # Constants go into log Z alone. Messages stay near zero, so that their small differences
         # survive the rounding, however large the weights of whole sequences are.
-        states, level = _levelled(unary, 1)
-        log_scale = level.sum(-1)
+        states, level_of_states = _levelled(unary, 1)
         pairs = pairwise.unsqueeze(-3) if serves_every_step(pairwise, batch) else pairwise
-        pairs, level = _levelled(pairs, 2)
-        log_scale = log_scale + level.expand((*batch, length - 1)).sum(-1)
-        self.levelled = states, pairs.flatten(-2)
-        pairs = pairs.expand((*batch, length - 1, k, k))
+        pairs, level_of_pairs = _levelled(pairs, 2)
+        steps = pairs.expand((*batch, length - 1, k, k))
         *earlier, message = states.unbind(-2)
         levels, transitions = [], []
-        for state, pair in zip(reversed(earlier), reversed(pairs.unbind(-3)), strict=True):
+        for state, step in zip(reversed(earlier), reversed(steps.unbind(-3)), strict=True):
             level = message.detach().amax(-1, keepdim=True)
-            levels.append(level.squeeze(-1))
-            transition = pair + (message - level).unsqueeze(-2)
+            levels.append(level)
+            transition = step + (message - level).unsqueeze(-2)
             transitions.append(transition)
             message = state + transition.logsumexp(-1)
-        self.unary = unary
-        self.pairwise = pairwise
-        parts = torch.stack([*levels, message.logsumexp(-1)])
-        is_impossible = (parts < IMPOSSIBLE / 2).any(0)
-        self.log_sum = parts.sum(0)
-        self.log_partition = (self.log_sum + log_scale).masked_fill(is_impossible, -torch.inf)
+        parts = torch.cat([*levels, message.logsumexp(-1, keepdim=True)], -1)
         if can_inspect(validate_args is not False, unary, pairwise) and parts.numel() > 0:
             _check_parts(parts.detach(), unary, pairwise)
-        table = torch.stack(transitions[::-1], -3) if transitions else pairs
+        self.unary = unary
+        self.pairwise = pairwise
+        self.levelled = states, pairs.flatten(-2)
+        self.levels = level_of_states, level_of_pairs
+        self.parts = parts
+        self.log_sum = parts.sum(-1)
+        table = torch.stack(transitions[::-1], -3) if transitions else steps
         # A state without a future is never entered. Any row will do for it, and zeros are valid.
-        is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
-        table = torch.where(is_dead, 0.0, _or_impossible(table))
-        super().__init__(_or_impossible(message), table, length, validate_args=validate_args)
+        is_zero = table < IMPOSSIBLE / 2
+        is_dead = is_zero.all(-1, keepdim=True)
+        table = table.masked_fill(is_zero, -torch.inf).masked_fill(is_dead, 0.0)
+        initial = message.masked_fill(message < IMPOSSIBLE / 2, -torch.inf)
+        super().__init__(initial, table, length, validate_args=validate_args)
+
+    @property
+    def log_partition(self) -> Float[Tensor, "*batch"]:
+        """log Z, differentiable."""
+        of_states, of_pairs = self.levels
+        steps = self.unary.shape[-2] - 1
+        log_scale = of_states.sum(-1) + of_pairs.expand((*of_states.shape[:-1], steps)).sum(-1)
+        is_impossible = (self.parts < IMPOSSIBLE / 2).any(-1)
+        log_partition = (self.log_sum + log_scale).masked_fill(is_impossible, -torch.inf)
+        return log_partition.expand(self.batch_shape)
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         """Return the weights of paths less log Z, both without what all paths have in common."""
@@ -105,14 +113,8 @@ class LinearChainCRF(MarkovChain):
             log_prob = log_prob + table.gather(-1, index).sum(-2)
         return log_prob.masked_fill(log_prob < IMPOSSIBLE / 2, -torch.inf).movedim(-1, 0)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "LinearChainCRF":
-        new = super().expand(batch_shape, _instance)
-        assert isinstance(new, LinearChainCRF)
-        new.log_partition = self.log_partition.expand(new.batch_shape)
-        return new
 
-
-def _check_parts(parts: Float[Tensor, "T *batch"], unary: Tensor, pairwise: Tensor) -> None:
+def _check_parts(parts: Float[Tensor, "*batch T"], unary: Tensor, pairwise: Tensor) -> None:
     """Raise if weights are NaN or +inf, or so low that they forbid or drown all sequences."""
     lowest = float(parts.amin())
     if lowest != lowest:  # NaN, also from +inf
@@ -121,7 +123,7 @@ def _check_parts(parts: Float[Tensor, "T *batch"], unary: Tensor, pairwise: Tens
             f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
         )
     if lowest < IMPOSSIBLE / 2:
-        bad = tuple((parts < IMPOSSIBLE / 2).any(0).nonzero()[0].tolist())
+        bad = tuple((parts < IMPOSSIBLE / 2).any(-1).nonzero()[0].tolist())
         place = f" at batch index {bad}" if bad else ""
         raise ValueError(
             "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
@@ -146,8 +148,3 @@ def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     level = level.clamp(min=torch.finfo(weights.dtype).min)
     levelled = (weights - level).clamp(min=-LARGEST)
     return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level.flatten(-dims).squeeze(-1)
-
-
-def _or_impossible(weights: Tensor) -> Tensor:
-    """Return the log-weights, those of zero weights as -inf."""
-    return weights.masked_fill(weights < IMPOSSIBLE / 2, -torch.inf)

@@ -5,9 +5,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core.categories import as_logits
+from ..core.categories import as_logits, cdf_steps, inverse_cdf, log_softmax
 from ..core.checks import broadcasts, check_count, check_is_tensor, check_together
 from ..core.ordered import Ordered, entropy_of
+from ..core.tracing import can_inspect
 
 
 class MarkovChain(Ordered):
@@ -100,6 +101,25 @@ class MarkovChain(Ordered):
         tables = self.transition.unsqueeze(-3) if self.shared else self.transition
         parts = [self.conditional(x, 0), lookup(tables, before)]
         return self.by_variable(parts if self.emission is None else [*parts, self._observations(x)])
+
+    def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
+        # As Ordered does it, but with the CDFs of all states made at once.
+        with torch.no_grad():
+            steps = [cdf_steps(log_softmax(self.initial).exp()).expand(u.shape[:-1] + (-1,))]
+            tables = cdf_steps(log_softmax(self.transition).exp())
+            uniforms = u[..., : self.length].unsqueeze(-1).unbind(-2)
+            states = [(uniforms[0] >= steps[0]).sum(-1)]
+            for t in range(1, self.length):
+                table = tables if self.shared else tables.select(-3, t - 1)
+                steps.append(lookup(table, states[-1]))
+                states.append((uniforms[t] >= steps[t]).sum(-1))
+            x, seen = torch.stack(states, -1), [torch.stack(steps)]
+            if self.emission is not None:
+                seen.append(log_softmax(self._observations(x)).exp())
+                x = torch.cat([x, inverse_cdf(seen[-1], u[..., self.length :])], -1)
+            if can_inspect(validate, x) and any(bool(rows.isnan().any()) for rows in seen):
+                self.log_conditionals(x)  # raises an error
+            return x
 
     def _observations(self, x: Tensor) -> Float[Tensor, "n *batch T o"]:
         """Return the logits of all observations, given the states."""
