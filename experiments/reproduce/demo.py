@@ -61,9 +61,8 @@ def draw_curves(
     methods = evidence.methods(experiment)
     for name, runs in methods.items():
         curve = runs.series(metric, x)
-        if curve is not None:
-            every = max(1, curve.x.size // 8)
-            axes.plot(curve.x, curve.mean, label=name, markevery=every, **look(name, methods))
+        every = max(1, len(curve) // 8)
+        axes.plot(curve["x"], curve["mean"], label=name, markevery=every, **look(name, methods))
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.set_title(title, loc="left")
     axes.set_xlabel({"iteration": "iterations", "epoch": "epochs"}[x])

@@ -160,10 +160,10 @@ AUTOENCODERS = [
     ("dvae-variance", noisy(IndeCateR=1, RLOO_F=1, RLOO_S=9), UNTESTED),
     ("dvae-relaxation-time", autoencoders(), YES),
     ("dvae-relaxation-time", autoencoders(methods={"IndeCateR": 95.0}), NOT_RUN),
-    ("categorical", categorical(LIMITS), YES),
-    ("categorical", categorical(LIMITS | {"RLOO-F": 200.0}), NO),
-    ("categorical", categorical(LIMITS, epochs=4), UNTESTED),
-    ("categorical", categorical(LIMITS, seeds=1), UNTESTED),
+    ("dvae-categories", categorical(LIMITS), YES),
+    ("dvae-categories", categorical(LIMITS | {"RLOO-F": 200.0}), NO),
+    ("dvae-categories", categorical(LIMITS, epochs=4), UNTESTED),
+    ("dvae-categories", categorical(LIMITS, seeds=1), UNTESTED),
 ]
 ADDITION = [
     ("addition", added(**SUMS), YES),
@@ -203,7 +203,7 @@ def test_step_times_decide_over_the_clocks() -> None:
     slow = {name.replace("-", "_"): 1.0 for name in BEST} | {"IndeCateR": 9.0}
     assert decide("dvae-time", rows, "dvae", **slow).outcome == NO
     assert decide("dvae-time", rows, "dvae", IndeCateR=1.0, RLOO_F=4.0).outcome == UNTESTED
-    untimed = decide("categorical", categorical(LIMITS), ten, IndeCateR=1.0, IndeCateR_D=1.0)
+    untimed = decide("dvae-categories", categorical(LIMITS), ten, IndeCateR=1.0, IndeCateR_D=1.0)
     assert untimed.outcome == UNTESTED
     uneven = decide("optimisation-time", optimised(**SPEEDS), "optimisation", IndeCateR=1, GS_F=30)
     assert uneven.outcome == NO

@@ -9,7 +9,8 @@ from pathlib import Path
 import catlog_experiments
 
 PUBLIC = tuple(
-    f"catlog{name}" for name in ("", ".building_blocks", ".estimators", ".functions", ".problems")
+    f"catlog{name}"
+    for name in ("", ".building_blocks", ".estimators", ".functions", ".problems.mlp")
 )
 
 

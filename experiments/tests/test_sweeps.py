@@ -16,8 +16,6 @@ SMALL = Optimisation(iterations=20, every=10, variables=5)
     ("axes", "message"),
     [
         (["seed=0", "seed=1"], "each given once"),
-        (["seed=0,1,0"], "seed must have each value once, but 0,1,0 was given"),
-        (["learning_rate=1,1.0"], "learning_rate must have each value once, but 1,1.0"),
         (["nothing=1"], "field=value"),
         (["seed"], "field=value"),
         ([""], "field=value"),
@@ -50,22 +48,20 @@ def test_values_of_a_grid_have_the_types_of_the_flags() -> None:
     assert last == replace(fixed, options=("draws=latin", "variables=2"))
 
 
-def test_all_wrong_settings_are_named_before_the_first_run(tmp_path: Path) -> None:
-    configs = grid(SMALL, ["estimator=RLOO,RLOOO,VIMCO", "seed=0,1"])
-    with pytest.raises(ValueError, match=r"'RLOOO' is not known.*VIMCO bounds") as caught:
+def test_a_wrong_setting_is_named_before_the_first_run(tmp_path: Path) -> None:
+    configs = grid(SMALL, ["estimator=RLOO,RLOOO", "seed=0,1"])
+    with pytest.raises(ValueError, match="'RLOOO' is not known"):
         sweep(configs, tmp_path / "runs")
-    assert str(caught.value).count("RLOOO") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_all_missing_data_are_named_before_the_first_run(
+def test_missing_data_are_named_before_the_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CATLOG_DATA", str(tmp_path / "nowhere"))
     small = DVAE(variables=2, epochs=1, batch=2000)
-    with pytest.raises(OSError, match="No run was started") as caught:
-        sweep(grid(small, ["data=mnist-5000,mnist,fashion-mnist"]), tmp_path / "runs")
-    assert str(caught.value).count("nowhere") == 2
+    with pytest.raises(OSError, match="nowhere"):
+        sweep(grid(small, ["data=mnist-5000,mnist"]), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
     assert sweep([small], tmp_path / "runs") == []
     monkeypatch.setattr("catlog_experiments.sweeps.load", None)
@@ -83,14 +79,15 @@ def test_complete_runs_are_skipped_and_failed_ones_reported(tmp_path: Path) -> N
     assert [starts(folder_for(config, tmp_path)) for config in configs[:2]] == [[0], [0]]
 
 
-def test_a_longer_sweep_extends_and_lengths_are_not_mixed(tmp_path: Path) -> None:
+def test_a_longer_sweep_extends_and_lengths_are_not_mixed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     long = replace(SMALL, iterations=40)
     with pytest.raises(ValueError, match="differ in their iterations alone share a folder"):
         sweep([SMALL, long], tmp_path)
     assert sweep([SMALL], tmp_path) == []
-    notes: list[str] = []
-    assert sweep([long], tmp_path, notify=notes.append) == []
-    assert "Extends" in notes[0]
+    assert sweep([long], tmp_path) == []
+    assert "Extends" in caplog.text
     assert sweep([long], tmp_path / "whole") == []
     assert untimed(folder_for(long, tmp_path)) == untimed(folder_for(long, tmp_path / "whole"))
 

@@ -10,9 +10,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from catlog import RLOO, IndeCateR, log_expectation
 from catlog.functions import OfSum
+from catlog.problems.mlp import glorot
 
 from . import data
-from .networks import digit_logits, glorot, lenet, read_digits
+from .networks import digit_logits, lenet, read_digits
 from .settings import Count, Labels, Positive, Settings
 from .training import Training, adam
 

@@ -12,10 +12,10 @@ from torch.nn.functional import softplus
 
 from catlog import RLOO, GumbelSoftmax, IndeCateR
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
+from catlog.problems.mlp import glorot, mlp
 
 from .data import for_autoencoder, load
 from .named_estimators import OnNumbers, takes_one_hot, with_temperature
-from .networks import glorot, mlp
 from .protocol import LIKELIHOODS, ProtocolTask
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 from .training import Task, Training, adam, gradient_statistics

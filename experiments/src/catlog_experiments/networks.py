@@ -1,29 +1,9 @@
-"""The networks of the experiments: perceptrons, and readers of handwritten digits."""
-
-from itertools import pairwise
+"""Readers of handwritten digits."""
 
 import torch
 from torch import Tensor, nn
 
 from . import data
-
-
-def mlp(*widths: int) -> nn.Sequential:
-    """Return linear layers of these widths with ReLUs between them."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def glorot(*networks: nn.Module) -> None:
-    """Initialise layers as Keras does: uniform Glorot weights, zero biases."""
-    for network in networks:
-        for layer in network.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                nn.init.xavier_uniform_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
 
 
 def _convolutions(first: int, second: int) -> list[nn.Module]:

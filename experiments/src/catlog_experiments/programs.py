@@ -12,9 +12,10 @@ from torch.nn.functional import pad
 
 from catlog import RLOO, IndeCateR, log_expectation
 from catlog.functions import DigitsOfSum, OfSum
+from catlog.problems.mlp import glorot
 
 from . import data
-from .networks import conv, digit_logits, glorot, lenet, read_digits
+from .networks import conv, digit_logits, lenet, read_digits
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 from .training import Training, adam
 

@@ -8,20 +8,24 @@ from typing import Any
 
 from .files import write_atomically
 from .named_estimators import parse_literal
-from .run_folder import Folder, refuse_run_file
+from .run_folder import Folder
 
 Row = dict[str, Any]
 
 
-def read(source: Path | str) -> list[Row]:
-    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`."""
+def read(source: Path | str, thin: int = 1) -> list[Row]:
+    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`.
+
+    Of a run, every ``thin``-th logged point counts, and the last one.
+    """
     source = Path(source)
     if source.suffix == ".csv":
         return _read_csv(source)
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     paths = sorted({path.parent for path in source.rglob("*.jsonl") if path.is_file()})
-    return [row for path in paths for row in read_run(path)]
+    runs = map(read_run, paths)
+    return [row for rows in runs for row in (*rows[:-1:thin], *rows[-1:])]
 
 
 def _read_csv(path: Path) -> list[Row]:
@@ -45,14 +49,16 @@ def read_run(path: Path) -> list[Row]:
     return [{**(config or {}), **row} for row in rows]
 
 
-def read_all(sources: Iterable[Path | str]) -> list[Row]:
-    """Return the rows of several sources; see :func:`read`."""
-    return [row for source in sources for row in read(source)]
+def read_all(sources: Iterable[Path | str], thin: int = 1) -> list[Row]:
+    """Return the rows of several sources; see :func:`read`. Raise ValueError if there is no row."""
+    sources = list(sources)
+    if rows := [row for source in sources for row in read(source, thin)]:
+        return rows
+    raise ValueError(f"No run in {', '.join(map(str, sources))}. Nothing was written.")
 
 
 def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
     """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns."""
-    refuse_run_file(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
     file = io.StringIO()
@@ -69,16 +75,3 @@ def cell(value: Any, digits: int = 6) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return "" if value is None else str(value)
-
-
-def thinned(rows: list[Row], step: int) -> list[Row]:
-    """Return every ``step``-th point of each run, and its last point."""
-    if any(row.get("iteration") is None for row in rows):
-        raise ValueError("--thin: a row has no iteration, so it is not a row of a run.")
-    kept: list[Row] = []
-    count = 0
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        count = 0 if row["iteration"] == 0 else count + 1
-        if count % step == 0 or following is None or following["iteration"] <= row["iteration"]:
-            kept.append(row)
-    return kept

@@ -5,24 +5,18 @@ import math
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
-from .run_folder import Folder, Notify, Row, folder_for
+from .run_folder import Folder, Row, folder_for
 from .settings import Settings
 
 WATCH_EVERY = 0.2  # seconds between two calls of `watch` that no logged point causes
 
 # called with the iterations done, their total, and the last metrics
 Watcher = Callable[[int, int, Mapping[str, float]], None]
-
-
-def warn(note: str) -> None:
-    """Issue a note as a warning."""
-    warnings.warn(note, stacklevel=3)
 
 
 def execute(
@@ -32,7 +26,6 @@ def execute(
     resume: bool = False,
     checkpoint_every: float = 30.0,
     watch: Watcher = lambda done, total, row: None,
-    notify: Notify = warn,
 ) -> Row:
     """Run ``config`` in ``folder`` and return its last metrics. A complete run is not repeated.
 
@@ -40,7 +33,7 @@ def execute(
 
     Random numbers come from torch's global generators, whose states are part of a checkpoint. On a
     CPU, a resumed run therefore logs the same numbers as an uninterrupted one, provided that
-    versions and the number of threads are the same. If they have changed, ``notify`` gets a note.
+    versions and the number of threads are the same, which are recorded.
 
     ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
     step, which compiles.
@@ -53,8 +46,6 @@ def execute(
             is that of a run of 12 epochs from the start.
         checkpoint_every: seconds between checkpoints, which fall on logged points.
         watch: called with the iterations done, their total and the last metrics.
-        notify: called with notes about a resumed run: what is extended, other versions, damaged
-            checkpoints.
     """
     home = Folder(folder_for(config) if folder is None else folder)
 
@@ -70,13 +61,13 @@ def execute(
         if (last := complete_row()) is not None:  # another process has run it in the meantime
             return last
         start, clock = 0, _Clock()
-        if (saved := home.restore(notify)) is not None:
+        if (saved := home.restore()) is not None:
             task.load_state_dict(saved["task"])
             torch.set_rng_state(saved["cpu"])
             if "cuda" in saved and torch.cuda.is_available():
                 torch.cuda.set_rng_state(saved["cuda"])
             start, clock.seconds = saved["iteration"], saved["seconds"]
-        home.begin(config, start, task.iterations, notify)
+        home.begin(config, start, task.iterations)
 
         def save(i: int) -> float:
             state: Row = {"config": config.record(), "task": task.state_dict()}

@@ -9,6 +9,7 @@ checkpoint-<i>.pt     the state after i iterations and the points until then; th
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
@@ -16,7 +17,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -32,10 +33,9 @@ from .files import append_line, explained_when_full, pack, read_lines, unpack, w
 from .settings import Settings
 
 KEPT = 2  # checkpoints, so that one is left if the newest is damaged
-FILES = re.compile(r"run\.lock|(sessions|metrics)\.jsonl|checkpoint-\d+\.pt")
 
-Notify = Callable[[str], None]
 Row = dict[str, Any]
+LOGGER = logging.getLogger(__name__)
 
 
 def folder_for(config: Settings, root: Path | str = "runs") -> Path:
@@ -87,38 +87,27 @@ class Folder:
 
         With ``resume``, a shorter run of the same settings passes: it will be extended.
         """
-        for path in self.path.glob("*"):
-            if FILES.fullmatch(path.name) and not path.is_file():
-                raise ValueError(f"{path} must be a plain file. Remove it, or the folder.")
         if not (any(row.get("iteration") for row in self.rows()) or self._checkpoints()):
             return
-        recorded, content, length = self.config(), config.record(), config.length
+        recorded, length = self.config(), config.length
         if recorded is None:
-            problem = (
-                "a run, but its sessions.jsonl is lost or damaged, so it is unknown which run. "
-                "Pass another --folder, or remove this one."
+            raise ValueError(
+                f"{self.path} holds a run, but its sessions.jsonl is lost or damaged, so it is "
+                "unknown which run. Pass another --folder, or remove this one."
             )
-        elif wrong := self._other_than_length(recorded, config):
-            problem = f"another run (its {', '.join(wrong)} differ). Pass another --folder."
-        elif recorded[length] > content[length]:
-            problem = (
-                f"this run with --{length} {recorded[length]}, which cannot be shortened to "
-                f"{content[length]}. Pass another --folder."
+        before = replace(config, **{length: recorded.get(length, getattr(config, length))})
+        old, new = recorded | {length: before.identity()[length]}, config.identity()
+        wrong = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        if wrong or getattr(before, length) > getattr(config, length):
+            raise ValueError(
+                f"{self.path} holds another run (its {', '.join(wrong or [length])} differ; a run "
+                "can be extended, not shortened). Pass another --folder."
             )
-        elif not resume:
-            problem = "this run already. Pass --resume to continue it, or another --folder."
-        else:
-            return
-        raise ValueError(f"{self.path} holds {problem}")
-
-    def _other_than_length(self, recorded: Row, config: Settings) -> list[str]:
-        """Return which settings differ, without a length that may grow."""
-        content, length = config.record(), config.length
-        wrong = {key for key in {*recorded, *content} if recorded.get(key) != content.get(key)}
-        if wrong == {length} and config.is_extendable:
-            shorter = replace(config, **{length: recorded[length]})
-            return [] if shorter.is_extendable else [length]
-        return sorted(wrong)
+        if not resume:
+            raise ValueError(
+                f"{self.path} holds this run already. Pass --resume to continue it, or another "
+                "--folder."
+            )
 
     def sessions(self) -> list[Row]:
         """Return the undamaged lines of sessions.jsonl."""
@@ -142,24 +131,12 @@ class Folder:
             return None
         return rows[-1] if rows[-1].get("iteration") == sessions[-1].get("iterations") else None
 
-    def begin(self, config: Settings, iteration: int, iterations: int, notify: Notify) -> None:
-        """Record a session that starts at ``iteration``; notify of what has changed since then."""
-        now, sessions, content = environment(), self.sessions(), config.record()
-        before = sessions[-1] if sessions and iteration > 0 else {}
-        changes = [
-            f"{name} {value or 'unknown'} (before: {before[name] or 'unknown'})"
-            for name, value in now.items()
-            if name in before and before[name] != value
-        ]
-        if changes:
-            notify(
-                f"{self.path} resumes from iteration {iteration} with {', '.join(changes)}. "
-                "From here on its numbers may differ from those of an uninterrupted run. "
-                "The change is recorded in sessions.jsonl."
-            )
-        if before and before["config"] != content:
-            old, new = before["config"][config.length], content[config.length]
-            notify(f"Extends {self.path} from --{config.length} {old} to {new}.")
+    def begin(self, config: Settings, iteration: int, iterations: int) -> None:
+        """Record a session that starts at ``iteration``."""
+        before = self.config()
+        if iteration > 0 and before and before[config.length] != getattr(config, config.length):
+            lengths = f"{before[config.length]} to {getattr(config, config.length)}"
+            LOGGER.warning(f"Extends {self.path} from --{config.length} {lengths}.")
         session = {
             "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "host": socket.gethostname(),
@@ -168,9 +145,9 @@ class Folder:
             "platform": platform.platform(),
             "iteration": iteration,
             "iterations": iterations,
-            "config": content,
+            "config": config.record(),
         }
-        append_line(self._sessions, session | now)
+        append_line(self._sessions, session | environment())
 
     def log(self, row: Row) -> None:
         """Append a logged point."""
@@ -187,7 +164,7 @@ class Folder:
         for old in self._checkpoints()[:-KEPT]:
             old.unlink(missing_ok=True)
 
-    def restore(self, notify: Notify) -> Row | None:
+    def restore(self) -> Row | None:
         """Return the newest undamaged state, None if there is none; go back to its points."""
         damaged: list[str] = []
         saved: Row | None = None
@@ -198,21 +175,11 @@ class Folder:
             path.unlink()
         if damaged:
             way = f"resumes from iteration {saved['iteration']}" if saved else "starts from scratch"
-            notify(f"{self.path} {way}, because {' and '.join(damaged)} is damaged.")
+            LOGGER.warning(f"{self.path} {way}, because {' and '.join(damaged)} is damaged.")
         rows = saved["rows"] if saved else []
         if rows or self._metrics.exists():
             write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return saved
-
-
-def refuse_run_file(path: Path | str) -> None:
-    """Raise if writing to ``path`` would overwrite a file of a run."""
-    path = Path(path).resolve()
-    if FILES.fullmatch(path.name) and (path.parent / "sessions.jsonl").exists():
-        raise ValueError(
-            f"{path} is a file of the run in {path.parent}, which would be lost. "
-            "Pass another file to write to."
-        )
 
 
 def environment() -> Row:

@@ -72,7 +72,7 @@ class Settings(Checked, ABC):
     """The estimator, the seed and the device of an experiment."""
 
     estimator: str = "IndeCateR"
-    """An estimator (see `catlog list`), or a label of the paper such as IndeCateR-D or RLOO-F."""
+    """An estimator of catlog.estimators, or a label of the paper such as IndeCateR-D or RLOO-F."""
     samples: Count | None = None
     """Number of draws; None: the paper's number for this experiment."""
     options: tuple[str, ...] = ()

@@ -73,9 +73,9 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
 def label(E: object) -> str:
     """Return the name of an estimator, its number of draws and the settings that are not defaults.
 
-    It is the ``__repr__`` of every estimator. Python, ``compare`` and ``catlog compare`` make the
-    same estimator of it again. Coefficients that an estimator learns are left out; of a function or
-    a module there is only the name.
+    It is the ``__repr__`` of every estimator. Python and ``compare`` make the same estimator of it
+    again. Coefficients that an estimator learns are left out; of a function or a module there is
+    only the name.
 
     >>> from catlog.estimators import DoubleCV, SumAndSample
     >>> from catlog import IndeCateR

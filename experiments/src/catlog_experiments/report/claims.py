@@ -12,8 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from .runs import TEXTS, Evidence, Methods, at_common_end, common_end
-from .statistics import Stat, format_number
+from .runs import TEXTS, Evidence, Methods, Stat, number
 
 Outcome = Literal["holds", "does not hold", "not testable", "not run"]
 DECIDED = ("holds", "does not hold")
@@ -71,24 +70,25 @@ class Comparison:
 
     def decide(self, methods: Methods) -> tuple[bool, str]:
         """Return whether it holds, and the numbers behind it; raise if the runs decide nothing."""
-        position, stats = common_end(methods, self.at or "iteration"), dict[str, Stat]()
-        if self.at and " " not in self.of:
-            _, stats = at_common_end(methods, self.of, self.at)
-        else:
-            until = position if self.at else math.inf
-            stats = {name: runs.stat(self.of, until) for name, runs in methods.items()}
+        x, position, until = self.at or "iteration", math.nan, math.inf
+        if self.at:  # as far as all methods got whose end is known
+            position = until = np.nanmin([math.inf, *(runs.end(x) for runs in methods.values())])
+        is_metric = bool(self.at) and " " not in self.of
+        stats = {
+            name: runs.at(self.of, position, x) if is_metric else runs.stat(self.of, until)
+            for name, runs in methods.items()
+        }
         known = {name: stat for name, stat in stats.items() if stat.seeds}
         numbers = f"{self.noun}: " + ", ".join(f"{name} {stat}" for name, stat in known.items())
         if self.at:
-            end = format_number(position, digits=7 if self.at == "iteration" else 3)
-            numbers = f"after {end} {UNITS[self.at]}, {numbers}"
+            numbers = f"after {number(position, 3)} {UNITS[self.at]}, {numbers}"
         if "seconds" in self.at or "ms" in self.of:
             is_timed = next(iter(methods.values()))[0].is_timed
             numbers += ", measured separately" if is_timed else ", by the clocks of the runs"
         self._require(self.least, methods, numbers)
         for column, least in self.some.items():
             reached = [
-                runs.end(column) if " " in self.of else runs.at(column, position, self.at).mean
+                runs.at(column, position, x).mean if is_metric else runs.end(column)
                 for runs in methods.values()
             ]
             if (most := max(np.nan_to_num(reached))) < least:
@@ -123,7 +123,7 @@ class Comparison:
         failures = []
         ratio = max(means) / max(min(means), 1e-12)
         if ratio >= self.factor < math.inf:
-            failures.append(f"a factor of {format_number(ratio, digits=3)}")
+            failures.append(f"a factor of {number(ratio, 3)}")
         for name in leaders:
             stat, (low, high) = stats[name], self.value
             is_clear = not self.clearly or bool(rivals) or clearly_lower(Stat(0.0), stat)
@@ -136,7 +136,7 @@ class Comparison:
                 low, high = self.ratios.get(rival, self.ratios.get("*", ANY))
                 ratio = stats[rival].mean / stat.mean if stat.mean > 0 else math.inf
                 if not low <= ratio <= high:
-                    failures.append(f"{rival} {format_number(ratio, digits=3)} times {name}")
+                    failures.append(f"{rival} {number(ratio, 3)} times {name}")
                 if self.clearly and not clearly_lower(stat, stats[rival]):
                     is_ahead = clearly_lower(stats[rival], stat)
                     failures.append(f"{rival} ahead" if is_ahead else f"level with {rival}")
@@ -162,7 +162,7 @@ class Claim:
     """A claim of the paper.
 
     Attributes:
-        key: A short name that begins with the claim's section of the report.
+        key: A short name that begins with the experiment.
         where: Where the claim stands in the paper.
         says: The claim, in our words.
         rule: How it is decided, in words.
@@ -171,7 +171,6 @@ class Claim:
         methods: The methods that are compared. Without one the claim does not hold.
         needs: The methods without which there is nothing to judge.
         trivial: Why the claim holds trivially, if it holds; "": it does not.
-        timed: The problem whose step times decide, if they were measured; "": no time decides.
     """
 
     key: str
@@ -183,16 +182,6 @@ class Claim:
     methods: Sequence[str] = ()
     needs: Sequence[str] = ()
     trivial: str = ""
-    timed: str = ""
-
-    @property
-    def section(self) -> str:
-        """The section of the report that the claim belongs to."""
-        return self.key.partition("-")[0]
-
-    def goes_by_clocks(self, evidence: Evidence) -> bool:
-        """Return whether the clocks of the runs decide, for lack of separate step times."""
-        return bool(self.timed) and self.timed not in evidence.times
 
     def judge(self, evidence: Evidence) -> Verdict:
         """Apply the comparisons. Without runs of the paper's sizes the claim is "not run"."""
@@ -232,11 +221,11 @@ def judge(evidence: Evidence) -> list[tuple[Claim, Verdict]]:
 
     A claim is "not testable" if its experiment was run, but not with the paper's sizes and methods.
     """
-    sections = {run.section for run in evidence.runs}
+    run = {run["experiment"] for run in evidence.runs}
     judged = []
     for claim in CLAIMS:
         verdict = claim.judge(evidence)
-        if verdict.outcome == "not run" and claim.section in sections:
+        if verdict.outcome == "not run" and claim.key.partition("-")[0] in run:
             verdict = Verdict("not testable", f"at this size: {verdict.why}")
         judged.append((claim, verdict))
     return judged

@@ -5,42 +5,34 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from catlog import __version__
-
 from ..files import write_atomically
-from ..records import Row
-from ..run_folder import Folder, refuse_run_file
+from ..run_folder import Folder
 from .claims import DECIDED, judge
-from .figures import WIDE, pictures
+from .figures import pictures
 from .runs import TEXTS, Evidence
-from .tables import summary, tables
+from .tables import tables
 
-# The name on the page -> the entry of a run's sessions.jsonl.
-ENTRIES = {
-    "machine": "host", "system": "platform", "device": "device", "threads": "threads",
-    "catlog of the runs": "catlog", "commit": "commit", "torch": "torch", "python": "python",
-    "commands of the runs": "command",
-}  # fmt: skip
+# Entries of a run's sessions.jsonl that the page shows.
+ENTRIES = (
+    "host",
+    "platform",
+    "device",
+    "threads",
+    "catlog",
+    "commit",
+    "torch",
+    "python",
+    "command",
+)
 SHOWN = 8  # different values of an entry; a sweep has few, and the page stays readable
-
-
-def sections(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return all sections of a report, with figures and tables if they were run.
-
-    Their keys begin the keys of their claims.
-    """
-    parts = {key: evidence.section(key) for key in TEXTS["sections"]}
-    return [
-        {"key": key, **TEXTS["sections"][key], "pictures": pictures(part), "tables": tables(part)}
-        for key, part in parts.items()
-    ]
 
 
 def write_page(
@@ -58,17 +50,23 @@ def write_page(
     folder, made_at = Path(__file__).parent, f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}"
     loader = FileSystemLoader(folder)
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    judged = judge(evidence)
-    text = templates.get_template("page.html.j2").render(
-        svg=_svg,
-        css=(folder / "page.css").read_text(encoding="utf-8"),
-        evidence=evidence,
-        summary=summary(evidence),
-        decided=[pair for pair in judged if pair[1].outcome in DECIDED],
-        undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
-        sections=sections(evidence),
-        provenance={**(provenance or {}), "page made": made_at},
-    )
+    judged, sections = judge(evidence), []
+    for experiment, texts in TEXTS["sections"].items():
+        runs = [run for run in evidence.runs if run["experiment"] == experiment]
+        part = replace(evidence, runs=runs)
+        shown = {"pictures": pictures(part), "tables": tables(part)}
+        sections.append({"key": experiment, **texts, **shown})
+    with pd.option_context("display.max_colwidth", None):
+        text = templates.get_template("page.html.j2").render(
+            svg=_svg,
+            css=(folder / "page.css").read_text(encoding="utf-8"),
+            evidence=evidence,
+            summary=tables(evidence, summary=True),
+            decided=[pair for pair in judged if pair[1].outcome in DECIDED],
+            undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
+            sections=sections,
+            provenance={**(provenance or {}), "page made": made_at},
+        )
     write_atomically(path, text)
 
 
@@ -83,55 +81,36 @@ def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
 
 
 def _check(evidence: Evidence, path: Path | str) -> None:
-    """Raise if a file would replace one of a run, or report nothing."""
-    refuse_run_file(path)
     if not evidence.runs:
         notes = " ".join(evidence.notes)
         raise ValueError(f"There is no run to report, so {path} was not written. {notes}")
 
 
-def _svg(figure: Figure) -> dict[str, object]:
-    """Return a figure as the data of an SVG inside the page, and whether it is wide."""
+def _svg(figure: Figure) -> str:
+    """Return a figure as the data of an SVG inside the page."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return {"data": data, "is_wide": figure.get_figwidth() > WIDE}
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
-def verdict_lines(evidence: Evidence) -> list[str]:
-    """Return how many claims hold, and which of them an option would decide, for a terminal."""
-    judged = judge(evidence)
-    counts = Counter(verdict.outcome for _, verdict in judged)
+def count_verdicts(evidence: Evidence) -> str:
+    """Return how many claims hold, as a line for a terminal."""
+    counts = Counter(verdict.outcome for _, verdict in judge(evidence))
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    lines = [f"{len(judged)} claims of the paper: {listed}."]
-    by_clock = [
-        claim.key
-        for claim, verdict in judged
-        if claim.goes_by_clocks(evidence) and verdict.outcome in DECIDED
-    ]
-    if by_clock:
-        lines.append(
-            f"{', '.join(by_clock)}: decided by the clocks of the runs. Pass --step-times to "
-            "decide by step times measured separately, as docs/reproduction.md does."
-        )
-    return lines
+    return f"{counts.total()} claims of the paper: {listed}."
 
 
-def provenance(sources: Iterable[Path], rows: Iterable[Row]) -> dict[str, str]:
+def provenance(sources: Iterable[Path]) -> dict[str, str]:
     """Return names and values that say where these runs come from; a CSV file does not say it."""
     sources = list(sources)
     folders = sorted(path.parent for source in sources for path in source.rglob("sessions.jsonl"))
     starts = [session for folder in folders for session in Folder(folder).sessions()[:1]]
-    values: dict[str, Iterable[object]] = {
-        "sources": sources,
-        "seeds": sorted({row["seed"] for row in rows if row.get("seed") is not None}),
-        **{name: [start.get(key, "") for start in starts] for name, key in ENTRIES.items()},
-        "catlog of this page": [__version__],
-        "command of this page": [" ".join(["catlog", *sys.argv[1:]])],
-    }
+    values: dict[str, Iterable[object]] = {"sources": sources}
+    values |= {"command of this page": [" ".join(["catlog", *sys.argv[1:]])]}
+    values |= {name: [start.get(name) or "" for start in starts] for name in ENTRIES}
     lines = {}
     for name, found in values.items():
-        different = [text for text in dict.fromkeys(map(str, found)) if text]
-        more = [f"and {len(different) - SHOWN} more"] if len(different) > SHOWN else []
+        different = list(dict.fromkeys(map(str, found)))
+        more = [f"and {len(different) - SHOWN} more"] * (len(different) > SHOWN)
         lines[name] = ", ".join([*different[:SHOWN], *more])
     return {name: line for name, line in lines.items() if line}

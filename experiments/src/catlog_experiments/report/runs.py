@@ -3,23 +3,29 @@
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 
 from .. import EXPERIMENTS
 from ..dvae import PAPER_RATE
 from ..records import Row, cell, read
-from .statistics import Array, Series, Stat, statistic
 
 Times = Mapping[str, Mapping[str, float]]  # milliseconds per step, by problem and method
 
 TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 ORDER = list(TEXTS["looks"])  # in which methods are listed; others follow, by name
+PAPER = " (paper)"  # after the name of a method whose numbers are the published ones
 MAXIMUM = 0.501**2  # of the function that is optimised
+
+# Rounding in double precision leaves about (2e-16)^2 per entry of a variance that is zero.
+# No measured quantity is as small as this.
+ZERO = 1e-25
 
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
@@ -30,58 +36,98 @@ SWITCHES = (
 
 
 @dataclass(frozen=True)
+class Stat:
+    """A mean over seeds.
+
+    Attributes:
+        mean: The mean.
+        error: The standard error (sample standard deviation / sqrt(seeds)), NaN for one seed.
+        seeds: The number of seeds.
+    """
+
+    mean: float = math.nan
+    error: float = math.nan
+    seeds: int = 0
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> Self:
+        """Return the statistic of the samples that are not NaN.
+
+        >>> Stat.of([1.0, 3.0, math.nan])
+        Stat(mean=2.0, error=1.0, seeds=2)
+        """
+        kept = pd.Series([*samples], dtype=float).dropna()
+        error = math.nan if np.isinf(kept).any() else float(kept.sem())
+        return cls(float(kept.mean()), error, len(kept))
+
+    def __str__(self) -> str:
+        """Return the mean, to the second digit of its error, and the error.
+
+        >>> str(Stat(103.3217, 0.1234, 2)), str(Stat(0.25)), str(Stat(math.inf)), str(Stat(-7e-31))
+        ('103.32 ± 0.12', '0.25', 'never', '0')
+        """
+        if not math.isfinite(self.mean) or abs(self.mean) < ZERO:
+            return "-" if math.isnan(self.mean) else "never" if math.isinf(self.mean) else "0"
+        if math.isnan(self.error) or self.error < 1e-9 * abs(self.mean):
+            return number(self.mean)
+        digits = 2 + math.floor(math.log10(abs(self.mean))) - math.floor(math.log10(self.error))
+        return f"{number(self.mean, max(digits, 2))} ± {number(self.error, 2)}"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits, and with all digits of its integer part.
+
+    >>> number(123456.0), number(0.123456), number(4.2e-7)
+    ('123456', '0.1235', '4.2e-07')
+    """
+    return f"{value:.{max(digits, len(str(int(abs(value)))))}g}"
+
+
+@dataclass(frozen=True)
 class Run:
     """One run of an experiment.
 
     Attributes:
         method: The estimator, with the settings that differ from the paper's.
-        config: The first logged row, which holds the settings.
-        points: The logged rows, by iteration.
-        step_ms: Milliseconds per step, NaN if they are not known.
-        is_timed: Whether they were measured separately.
+        settings: The experiment and its settings.
+        points: The logged points, by iteration, with derived metrics.
+        is_timed: Whether its seconds follow from step times that were measured separately.
     """
 
     method: str
-    config: Row
-    points: list[Row]
-    step_ms: float = math.nan
+    settings: Row
+    points: pd.DataFrame
     is_timed: bool = False
 
     def __getitem__(self, field: str) -> Any:
-        """Return a setting, or its default."""
-        return setting(self.config, field)
+        """Return a setting."""
+        return self.settings[field]
 
-    def column(self, metric: str) -> Array:
-        """Return the metric at each point, NaN where it was not logged."""
-        if metric in DERIVED:
-            return DERIVED[metric](self)
-        values = [point.get(metric) for point in self.points]
-        return np.array([math.nan if value is None else value for value in values], np.float64)
+    def column(self, metric: str) -> pd.Series:
+        """Return the metric at the points where it was logged."""
+        return self.points.get(metric, pd.Series(dtype=float)).dropna()
 
     def reduced(self, quantity: str, until: float = math.inf) -> float:
         """Return a quantity such as "late gradient_spread": a reduction, and a metric.
 
-        Only finite values up to the iteration ``until`` count.
+        Only values up to the iteration ``until`` count.
         """
         if quantity == "step_ms":
-            return self.step_ms
+            steps = self.length - (not self.is_timed)  # the clock does not count the first step
+            return 1000 * self.end("seconds") / steps if steps else math.nan
         reduction, metric = quantity.split(" ")
-        iteration, values = self.column("iteration"), self.column(metric)
-        counted = np.isfinite(values) & (iteration <= until)
-        if not counted.any():
-            return math.nan
-        return float(REDUCTIONS[reduction](iteration[counted], values[counted]))
+        values = self.column(metric)
+        values = values[values.index <= until]
+        return float(REDUCTIONS[reduction](values)) if len(values) else math.nan
+
+    def end(self, x: str) -> float:
+        """Return how far the run got on an axis, NaN if that is not known."""
+        return float(self.points[x].iloc[-1]) if x in self.points else math.nan
 
     @property
     def length(self) -> int:
         """The number of iterations."""
-        return int(self.points[-1]["iteration"])
-
-    @property
-    def section(self) -> str:
-        """The section of a report: the experiment, or an autoencoder with categories."""
-        is_categorical = self["experiment"] == "dvae" and self["categories"] > 2
-        return "categorical" if is_categorical else str(self["experiment"])
+        return int(self.points.index[-1])
 
     @property
     def name(self) -> str:
@@ -95,34 +141,24 @@ class Run:
 
         Such as dvae (200 bits), "dvae, 10 categories", "addition, 16 digits", optimisation.
         """
-        sizes = []
-        if self["experiment"] == "addition":
-            sizes.append(f"{self['digits']} digits")
-        if self["experiment"] in ("dvae", "optimisation") and self["variables"] != 200:
-            sizes.append(f"{self['variables']} variables")
-        if self.section == "categorical":
-            sizes.append(f"{self['categories']} categories")
+        usual = {"variables": 200, "categories": 2}
+        names = [name for name in ("digits", "variables", "categories") if name in self.settings]
+        sizes = [f"{self[name]} {name}" for name in names if self[name] != usual.get(name)]
         return ", ".join([self["experiment"], *sizes])
 
     def timed(self, times: Times) -> "Run":
-        """Return the run with step times, and a clock that follows them.
+        """Return the run with a clock that follows its step time.
 
-        If only other methods were measured on its problem, the clock is not known.
+        If only other methods were measured on its problem, its clock is not known.
         """
-        step_ms = math.nan
-        if self.length > 1:  # the clock does not count the first step
-            step_ms = 1000 * float(self.column("seconds")[-1]) / (self.length - 1)
         if self.problem not in times:
-            return replace(self, step_ms=step_ms)
-        measured = times[self.problem].get(self.method, math.nan)
-        points = [{**row, "seconds": row["iteration"] * measured / 1000} for row in self.points]
-        is_timed = not math.isnan(measured)
-        return replace(
-            self, points=points, step_ms=measured if is_timed else step_ms, is_timed=is_timed
-        )
+            return self
+        ms = times[self.problem].get(self.method, math.nan)
+        points = self.points.assign(seconds=self.points.index * ms / 1000)
+        return replace(self, points=points, is_timed=True)
 
 
-def enough(digits: int) -> float:
+def enough(digits: Any) -> Any:
     """Return the accuracy from which sums count as solved.
 
     It is nine tenths of what a reader of single digits with 99 % gets.
@@ -133,43 +169,25 @@ def enough(digits: int) -> float:
     return 0.9 * 0.99**digits
 
 
-def _covered(run: Run) -> Array:
-    """Return the share of the distance from the start to the maximum."""
-    value = run.column("value")
-    return (value - value[0]) / (MAXIMUM - value[0])
-
-
-def _first(iteration: Array, share: Array) -> float:
-    """Return the first iteration at which 90 % are covered."""
-    reached = np.flatnonzero(share >= 0.9)
-    return float(iteration[reached[0]]) if reached.size else math.inf
-
-
-def _milliseconds_per_estimate(run: Run) -> Array:
-    """Return the milliseconds of one estimate; the clock does not count the first batch of them."""
-    timed = run.column("estimates") - run["together"]
-    return 1000 * run.column("seconds") / np.where(timed > 0, timed, math.nan)
-
-
-# Metrics that follow from logged ones. `noise` is the bias that noise alone gives.
-DERIVED: Mapping[str, Callable[[Run], Array]] = {
-    "covered": _covered,
-    "solved": lambda run: (run.column("accuracy") >= enough(run["digits"])).astype(np.float64),
-    "solution": lambda run: run.column("accuracy") / enough(run["digits"]),
-    "work": lambda run: run.column("relative_variance") * run.column("evaluations"),
-    "noise": lambda run: np.sqrt(
-        np.maximum(0.0, run.column("relative_variance")) / run.column("estimates")
-    ),
-    "ms_per_estimate": _milliseconds_per_estimate,
+# Metrics that follow from logged ones.
+DERIVED: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
+    # the share of the distance from the start to the maximum
+    "covered": lambda p: (p["value"] - p["value"].iloc[0]) / (MAXIMUM - p["value"].iloc[0]),
+    "solved": lambda p: (p["accuracy"] >= enough(p["digits"])).astype(float),
+    "solution": lambda p: p["accuracy"] / enough(p["digits"]),
+    "work": lambda p: p["relative_variance"] * p["evaluations"],
+    # the clock does not count the first batch of estimates
+    "ms_per_estimate": lambda p: 1000 * p["seconds"] / (p["estimates"] - p["together"]),
 }
-REDUCTIONS: Mapping[str, Callable[[Array, Array], Any]] = {
-    "final": lambda iteration, values: values[-1],
-    "mean": lambda iteration, values: values.mean(),
-    "min": lambda iteration, values: values.min(),
-    "max": lambda iteration, values: values.max(),
-    "rise": lambda iteration, values: values[-1] - values.min(),
-    "late": lambda iteration, values: values[iteration >= 0.75 * iteration[-1]].mean(),
-    "first": _first,
+REDUCTIONS: Mapping[str, Callable[[pd.Series], float]] = {
+    "final": lambda values: values.iloc[-1],
+    "mean": lambda values: values.mean(),
+    "min": lambda values: values.min(),
+    "max": lambda values: values.max(),
+    "rise": lambda values: values.iloc[-1] - values.min(),
+    "late": lambda values: values[values.index >= 0.75 * values.index[-1]].mean(),
+    # the first iteration at which 90 % are covered
+    "first": lambda values: min(values.index[values >= 0.9], default=math.inf),
 }
 
 
@@ -178,25 +196,14 @@ class Repeats(tuple[Run, ...]):
 
     def stat(self, quantity: str, until: float = math.inf) -> Stat:
         """Return the mean of a quantity of each run; see :meth:`Run.reduced`."""
-        # Step times that were measured separately are those of all seeds.
-        runs = self[:1] if quantity == "step_ms" and self and self[0].is_timed else self
-        return statistic(run.reduced(quantity, until) for run in runs)
+        return Stat.of(run.reduced(quantity, until) for run in self)
 
-    def series(self, metric: str, x: str = "iteration") -> Series | None:
-        """Return the curve of one method's runs, or None if there is nothing to draw."""
-        curves: list[dict[float, tuple[float, float]]] = []  # of each run: (x, y) by iteration
-        for run in self:
-            points = zip(run.column("iteration"), run.column(x), run.column(metric), strict=True)
-            curve = {i: (a, y) for i, a, y in points if math.isfinite(a) and math.isfinite(y)}
-            curves += [curve] if curve else []
-        shared = sorted(set(curves[0]).intersection(*curves)) if curves else []
-        if not shared:
-            return None
-        table = np.array([[curve[i] for i in shared] for curve in curves])  # [seed, point, (x, y)]
-        error = np.full(len(shared), math.nan)
-        if len(curves) > 1:
-            error = table[:, :, 1].std(0, ddof=1) / math.sqrt(len(curves))
-        return Series(table[:, :, 0].mean(0), table[:, :, 1].mean(0), error)
+    def series(self, metric: str, x: str = "iteration") -> pd.DataFrame:
+        """Return the curve of the runs, where all of them logged it: x, mean and error."""
+        points = pd.concat([run.points.reindex(columns=[x, metric]) for run in self]).dropna()
+        groups = points.set_axis(["x", "y"], axis=1).groupby(level=0)
+        table = groups.agg(x=("x", "mean"), mean=("y", "mean"), error=("y", "sem"))
+        return table[groups.size() == len(self)]
 
     def at(self, metric: str, position: float, x: str = "iteration") -> Stat:
         """Return the metric at a position of x, interpolated between logged points.
@@ -205,40 +212,28 @@ class Repeats(tuple[Run, ...]):
         """
         samples = []
         for run in self:
-            a, y = run.column(x), run.column(metric)
-            finite = np.isfinite(a) & np.isfinite(y)
+            points = run.points.reindex(columns=[x, metric]).dropna()
+            a, y = points.to_numpy(float).T
             # The tolerance is for step times: iterations x milliseconds are rounded.
-            if finite.any() and a[finite][0] <= position <= a[finite][-1] * (1 + 1e-9):
-                samples.append(float(np.interp(position, a[finite], y[finite])))
-        return statistic(samples)
+            if len(a) and a[0] <= position <= a[-1] * (1 + 1e-9):
+                samples.append(float(np.interp(position, a, y)))
+        return Stat.of(samples)
 
     def end(self, x: str) -> float:
         """Return how far all runs of a method got on the axis, NaN if that is not known."""
-        ends = [float(run.column(x)[-1]) for run in self]
-        return math.nan if not ends or any(map(math.isnan, ends)) else min(ends)
-
-    def beside(self) -> "Repeats":
-        """Return the published numbers of the same method, in the same setting."""
-        return Repeats(run for run in published().runs if run.name == self[0].name)
+        return float(np.min([run.end(x) for run in self]))
 
 
 Methods = Mapping[str, Repeats]
 
 
-def common_end(methods: Methods, x: str) -> float:
-    """Return how far all methods got on the axis, apart from methods without a known end."""
-    ends = [runs.end(x) for runs in methods.values()]
-    return min((position for position in ends if not math.isnan(position)), default=math.nan)
-
-
-def at_common_end(methods: Methods, metric: str, x: str) -> tuple[float, dict[str, Stat]]:
-    """Return the farthest position that all methods reached, and the metric of each there.
-
-    Methods whose step times were not measured are left out.
-    """
-    position = common_end(methods, x)
-    known = {name: runs for name, runs in methods.items() if not math.isnan(runs.end(x))}
-    return position, {name: runs.at(metric, position, x) for name, runs in known.items()}
+def with_published(methods: Methods) -> Methods:
+    """Return the methods, and those of the paper with its numbers in the same setting."""
+    known = {
+        f"{name}{PAPER}": Repeats(run for run in published().runs if run.name == runs[0].name)
+        for name, runs in methods.items()
+    }
+    return {**methods, **{name: runs for name, runs in known.items() if runs}}
 
 
 @dataclass(frozen=True)
@@ -247,12 +242,12 @@ class Evidence:
 
     Attributes:
         runs: The runs.
-        times: Step times measured separately; without them the clocks of the runs count.
+        is_timed: Whether step times were measured separately; else the clocks of the runs count.
         notes: What was left out or cut, a sentence each.
     """
 
     runs: Sequence[Run]
-    times: Times
+    is_timed: bool = False
     notes: Sequence[str] = ()
 
     @classmethod
@@ -265,27 +260,29 @@ class Evidence:
 
         Args:
             rows: Of any experiments.
-            step_times: Rows with the columns problem, method and ms. One without a problem belongs
-                to the autoencoder with bits, unless another row names it.
+            step_times: Rows with the columns problem, method and ms.
         """
         notes: list[str] = []
         by_name: dict[str, list[Run]] = {}
         for run in _collected(rows, notes):
             by_name.setdefault(run.name, []).append(run)
-        times = _step_times(step_times)
+        times: dict[str, dict[str, float]] = {}
+        for row in step_times:
+            if not row.get("method") or not isinstance(row.get("ms"), int | float):
+                raise ValueError(
+                    "--step-times: the columns problem, method and ms (a number) are needed, "
+                    f"but a line has {row}."
+                )
+            times.setdefault(str(row.get("problem")), {})[str(row["method"])] = float(row["ms"])
         runs = [run for group in by_name.values() for run in _of_equal_length(group, notes)]
-        return cls([run.timed(times) for run in runs], times, tuple(notes))
-
-    def section(self, key: str) -> Self:
-        """Return the evidence in one section's runs."""
-        return replace(self, runs=[run for run in self.runs if run.section == key])
+        return cls([run.timed(times) for run in runs], bool(times), tuple(notes))
 
     def methods(self, experiment: str, **settings: Any) -> Methods:
         """Return the runs of an experiment with these settings by method, the paper's first."""
         settings["experiment"] = experiment
         groups: dict[str, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: rank(run.method)):
-            if all(run[name] == value for name, value in settings.items()):
+            if all(run.settings.get(name) == value for name, value in settings.items()):
                 groups.setdefault(run.method, []).append(run)
         return {method: Repeats(runs) for method, runs in groups.items()}
 
@@ -319,16 +316,6 @@ def published() -> Evidence:
     return Evidence.from_rows(read(Path(__file__).with_name("published.csv")))
 
 
-def setting(row: Mapping[str, Any], field: str) -> Any:
-    """Return a field of the row's configuration, or the default if the row does not have it.
-
-    >>> setting({"experiment": "addition"}, "digits")
-    4
-    """
-    value = row.get(field)
-    return getattr(EXPERIMENTS[row["experiment"]], field, None) if value is None else value
-
-
 def method_label(row: Mapping[str, Any]) -> str:
     """Return the run's estimator with the settings that differ from the paper's.
 
@@ -338,15 +325,12 @@ def method_label(row: Mapping[str, Any]) -> str:
     parts = [str(row["estimator"])]
     has_temperature = parts[0].startswith(("GS", "Gumbel"))
     for field in SWITCHES:
-        value, default = row.get(field), setting({"experiment": row["experiment"]}, field)
+        value, default = row.get(field), getattr(EXPERIMENTS[row["experiment"]], field, None)
         if field == "learning_rate" and row["experiment"] == "dvae":
             default = PAPER_RATE  # for which the setting's default, None, stands
         if value in (None, "", (), [], default) or (field == "anneal" and not has_temperature):
             continue
-        if field == "options":
-            parts += [value] if isinstance(value, str) else map(str, value)
-        else:
-            parts.append(f"{field}={value}")
+        parts.append(cell(value) if field == "options" else f"{field}={value}")
     return " ".join(parts)
 
 
@@ -363,71 +347,45 @@ def rank(method: str) -> tuple[int, str]:
 def _collected(rows: Iterable[Row], notes: list[str]) -> list[Run]:
     """Return a run for every configuration in the rows."""
     groups: dict[tuple[str, ...], dict[int, Row]] = {}
-    ignored = other_protocols = 0
+    ignored = 0
     for row in rows:
-        name = row.get("experiment")
-        if row.get("protocol") not in (None, "paper"):
-            other_protocols += 1
-        elif name not in EXPERIMENTS or row.get("iteration") is None or not row.get("estimator"):
+        name, is_of_a_run = row.get("experiment"), row.get("iteration") is not None
+        if name not in EXPERIMENTS or not is_of_a_run or row.get("protocol") not in (None, "paper"):
             ignored += 1
         else:
             key = (name, *(cell(row.get(field.name)) for field in fields(EXPERIMENTS[name])))
             groups.setdefault(key, {})[int(row["iteration"])] = row
     if ignored:
-        notes.append(f"{ignored} rows are left out: they are not of a run of a known experiment.")
-    if other_protocols:
-        notes.append(f"{other_protocols} rows are left out: they follow other protocols.")
-    runs = []
-    for group in groups.values():
-        points = [group[iteration] for iteration in sorted(group)]
-        run = Run(method_label(points[0]), points[0], points)
-        experiment = EXPERIMENTS[run["experiment"]]
-        experiment(**{size: run[size] for size in experiment.sizes})  # raises if one is wrong
-        runs.append(run)
-    return runs
+        notes.append(f"{ignored} rows are left out: they are not of the experiments reported here.")
+    return [_run([group[iteration] for iteration in sorted(group)]) for group in groups.values()]
 
 
-def _of_equal_length(runs: list[Run], notes: list[str]) -> list[Run]:
+def _run(rows: Sequence[Row]) -> Run:
+    """Return the run that logged these rows."""
+    first, cls = rows[0], EXPERIMENTS[rows[0]["experiment"]]
+    settings = {field.name: getattr(cls, field.name) for field in fields(cls)}
+    settings |= {name: value for name, value in first.items() if value is not None}
+    numbers = {name: settings[name] for name in ("digits", "together") if name in settings}
+    columns = pd.DataFrame(rows).dropna(axis=1, how="all").assign(**numbers)
+    points = columns.set_index("iteration", drop=False)
+    points.index.name = None
+    for metric, formula in DERIVED.items():
+        with suppress(KeyError):  # of the metrics of other experiments
+            points[metric] = formula(points)
+    return Run(method_label(first), settings, points)
+
+
+def _of_equal_length(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     """Return one run per seed of a method in one setting, cut to the iteration that all reached."""
-    by_seed: dict[int, Run] = {}
-    for run in runs:
-        rival = by_seed.setdefault(run["seed"], run)
-        if rival is not run:
-            dropped, by_seed[run["seed"]] = sorted((rival, run), key=lambda run: run.length)
-            notes.append(
-                f"{run.name}, seed {run['seed']}: a run of {dropped.length} iterations is left "
-                f"out, because one of {by_seed[run['seed']].length} counts."
-            )
-    longest = max(run.length for run in by_seed.values())
+    by_seed = {run["seed"]: run for run in sorted(runs, key=lambda run: run.length)}
+    longest = max(run.length for run in runs)
     kept = [run for run in by_seed.values() if 2 * run.length >= longest]
-    notes += [
-        f"{run.name}, seed {run['seed']}: left out, because it got to iteration {run.length} of "
-        f"{longest}."
-        for run in by_seed.values()
-        if 2 * run.length < longest
-    ]
     shortest = min(run.length for run in kept)
-    if shortest == longest:
+    if shortest == longest and len(kept) == len(runs):
         return kept
-    seeds = ", ".join(f"seed {run['seed']}: {run.length}" for run in kept)
+    lengths = ", ".join(f"seed {run['seed']}: {run.length}" for run in runs)
     notes.append(
-        f"{kept[0].name}: the runs differ in length ({seeds}), so all are read up to iteration "
-        f"{shortest}."
+        f"{runs[0].name}: the runs differ in length ({lengths}). {len(kept)} of {len(runs)} count, "
+        f"up to iteration {shortest}."
     )
-    return [
-        replace(run, points=[point for point in run.points if point["iteration"] <= shortest])
-        for run in kept
-    ]
-
-
-def _step_times(rows: Iterable[Row]) -> Times:
-    times: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if not row.get("method") or not isinstance(row.get("ms"), int | float):
-            raise ValueError(
-                "--step-times: the columns method and ms (a number) are needed, "
-                f"but a line has {row}."
-            )
-        times.setdefault(row.get("problem") or "", {})[str(row["method"])] = float(row["ms"])
-    unnamed = times.pop("", {})
-    return {**times, "dvae": unnamed | times.get("dvae", {})} if unnamed else times
+    return [replace(run, points=run.points.loc[:shortest]) for run in kept]
