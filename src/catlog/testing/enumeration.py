@@ -141,25 +141,15 @@ def intervals(ends: Tensor) -> tuple[Tensor, Tensor]:
     return middles[has_length], lengths[has_length]
 
 
-def expectation(
-    E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor, w: Tensor | None = None
-) -> Moments:
-    """Return the expectation of the estimator's value and gradients over all outcomes.
-
-    With many outputs, those of their sum with the weights w.
-    """
-    w = torch.ones((), dtype=torch.float64) if w is None else w
+def expectation(E: Estimator[Any], case: Case, f: FeatureFunction, c: Tensor) -> Moments:
+    """Return the expectation of the estimator's value and gradients over all outcomes."""
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
-
-    def black_box(x: Tensor) -> Tensor:
-        return f(case.features(x), c)
-
     injected, weight = all_outcomes(E, case)
     calls = injected.pop("draws", None)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
     with nullcontext() if calls is None else drawing(calls):
-        value = E(black_box, q, outputs=w.dim(), **injected)
-    return with_gradients((weight.view(-1, *[1] * w.dim()) * w * value).sum(), theta, c)
+        value = E(lambda x: f(case.features(x), c), q, **injected)
+    return with_gradients((weight * value).sum(), theta, c)
 
 
 def all_outcomes(E: Estimator[Any], case: Case) -> tuple[dict[str, Any], Tensor]:
@@ -179,7 +169,7 @@ def all_outcomes(E: Estimator[Any], case: Case) -> tuple[dict[str, Any], Tensor]
         points = [x]
     else:
         points, weight = every_coupling(record.coupling)
-    if "variables" in taken or hasattr(E, "turns"):
+    if {"variables", "uniform"} & taken.keys():
         decks = "variables" in taken
         d, chosen = view(q).d, chosen_per_draw(E)
         noise, chance = every_deck(d, rows, chosen) if decks else every_start(E, case)

@@ -106,18 +106,13 @@ def one_of_each() -> list[object]:
 
 
 def continuous(E: Estimator[Any]) -> bool:
-    """Return whether the outcomes of E's sampler cannot be enumerated as independent draws of q.
+    """Return whether the outcomes of E's sampler cannot be enumerated as draws of q.
 
-    Uniforms that are no coins are continuous noise, except those by which SlopeCateR selects.
+    Uniforms besides points are continuous noise, except those by which SlopeCateR selects.
     """
-    return has_noise(E) and not hasattr(E, "turns")
-
-
-def has_noise(E: Estimator[Any]) -> bool:
-    """Return whether E draws uniforms besides points of q."""
     key = type(E), repr(E)
     if key not in NOISY:
-        NOISY[key] = any(name == "uniform" for name, _ in tape(E))
+        NOISY[key] = not hasattr(E, "turns") and "uniform" in dict(tape(E))
     return NOISY[key]
 
 

@@ -1,4 +1,7 @@
-"""Functions with many outputs: one set of draws, one expectation per output."""
+"""Functions with many outputs: one set of draws, one expectation per output.
+
+Each output has the value and gradient of a call of its own, and these are unbiased.
+"""
 
 from copy import deepcopy
 from math import prod
@@ -10,9 +13,8 @@ from torch import Tensor
 
 from catlog.core.estimator import Estimator
 
-from .battery import few_outcomes, pairs
+from .battery import pairs
 from .cases import FUNCTIONS, PARAMETER, Case, FeatureFunction, seeded
-from .enumeration import expectation, expected
 from .settings import select
 
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
@@ -58,23 +60,3 @@ def test_every_output_equals_a_call_of_its_own(
     totals = [(weights(shape) * values).sum() for values in (together, separate)]
     gradients = [torch.autograd.grad(total, [theta, c]) for total in totals]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
-
-
-@each_shape
-@pytest.mark.parametrize(
-    ("E", "case"),
-    pairs(select(many_outputs=True, unbiased=True, continuous=False), ("bits", "one-hot")),
-)
-def test_unbiased_for_a_mixture_of_outputs(
-    E: Estimator[Any], case: Case, shape: tuple[int, ...]
-) -> None:
-    """Value and gradient of (w * E).sum(), by enumeration of all outcomes."""
-    if not few_outcomes(E, case):
-        pytest.skip("too many outcomes")
-    f, w = with_outputs(shape), weights(shape)
-
-    def mixture(z: Tensor, c: Tensor) -> Tensor:
-        return (w * f(z, c)).flatten(-len(shape)).sum(-1)
-
-    got, exact = expectation(E, case, f, PARAMETER, w), expected(case, mixture, PARAMETER)
-    torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
