@@ -110,7 +110,7 @@ def test_view_follows_the_given_parameter(kind, by):
     base = TYPES[kind](**{by: parameter})
     for _ in range(2):
         law = view(Independent(base, 1))
-        assert (law.given_logits is not None) == (by == "logits")
+        assert law.is_logits == (by == "logits")
         assert with_gradients(law.log_probs[..., 0], parameter)[1].any()
         assert base.probs is not None
         assert base.logits is not None

@@ -17,6 +17,10 @@ from .tracing import can_inspect, inside_functorch, is_transformed
 
 T = TypeVar("T")
 Weight = float | Tensor
+Index = Int64[Tensor, "n *batch d"]
+Uniforms = Float[Tensor, "*lead d"]
+Table = Float[Tensor, "*lead d k"]
+PerDraw = Float[Tensor, "n *batch"]
 
 
 class lazy(Generic[T]):  # noqa: N801  # used as a decorator
@@ -107,18 +111,18 @@ class Factors:
             return flat
         return flat.reshape(flat.shape[: flat.dim() - 1 - self.one_hot] + self.event_shape)
 
-    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+    def index(self, x: Tensor) -> Index:
         """Return the category numbers of points."""
         flat = self.flat(x.detach())
         return flat.argmax(-1) if self.one_hot else flat.long()
 
-    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+    def point(self, index: Index) -> Tensor:
         """Return the points with these category numbers, in a new tensor."""
         if self.one_hot:
             return self.shaped(one_hots(index, self.k, self.dtype))
         return self.shaped(index.to(self.dtype, copy=True))
 
-    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Index:
         """Return the category numbers that the inverse CDF makes from uniforms."""
         raise NotImplementedError
 
@@ -127,9 +131,7 @@ class Factors:
         with torch.no_grad():
             return self.point(self.from_uniforms(u))
 
-    def direct_draws(
-        self, n: int, generator: torch.Generator | None
-    ) -> Int64[Tensor, "n *batch d"] | None:
+    def direct_draws(self, n: int, generator: torch.Generator | None) -> Index | None:
         """Return independent draws, if there is a faster way than :meth:`from_uniforms`."""
         return None
 
@@ -137,25 +139,23 @@ class Factors:
         """Return the values of f at a copy of points as f sees them, which it may write into."""
         return values(self.seen(x.clone()))
 
-    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+    def log_prob(self, index: Index) -> PerDraw:
         """Return log q(x), which can be differentiated any number of times."""
         raise NotImplementedError
 
-    def log_prob_at(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+    def log_prob_at(self, x: Tensor) -> PerDraw:
         """Return log q(x) for the sake of its derivatives, of any order."""
         return self.log_prob(self.index(x))
 
-    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "m *batch d k"]:
+    def log_conditionals(self, index: Index) -> Float[Tensor, "m *batch d k"]:
         """Return log q(x_i = k | x_<i) for all i and k; one row where the draws share it."""
         raise NotImplementedError
 
-    def is_drawn(self, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch d k"]:
+    def is_drawn(self, index: Index) -> Bool[Tensor, "n *batch d k"]:
         """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
         return index.unsqueeze(-1) == torch.arange(self.k, device=index.device)
 
-    def score(
-        self, index: Int64[Tensor, "n *batch d"]
-    ) -> tuple[Float[Tensor, "m *batch d k"], Float[Tensor, "n *batch d k"]]:
+    def score(self, index: Index) -> tuple[Table, Table]:
         """Return the log-probabilities of all categories given the earlier variables, 0 where one
         is impossible, and the score in their logits, a constant: 1[x_i = k] - q(k | x_<i)."""
         table = self.log_conditionals(index)
@@ -163,7 +163,7 @@ class Factors:
         score = self.is_drawn(index).to(constant.dtype) - constant.exp()
         return table.masked_fill(constant == -torch.inf, 0.0), score
 
-    def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
+    def squared_norm(self, gradient: Table) -> Float[Tensor, "*lead"]:
         """Return the squared norm of a gradient in the logits."""
         return gradient.square().sum((-1, -2))
 
@@ -181,9 +181,9 @@ class IndependentFactors(Factors):
     gradient.
 
     Attributes:
-        given_logits: log-probabilities, if q was given by logits; normalised.
-        given_probs: probabilities, if q was given by them.
-        is_finite: whether the one that was given is known to hold no infinity.
+        is_logits: whether q was given by its logits.
+        table: what q was given by: normalised logits, or probabilities.
+        is_finite: whether the table is known to hold no infinity.
     """
 
     kinds = frozenset(Kind) - {Kind.COUNTS, Kind.STRUCTURED}
@@ -201,18 +201,16 @@ class IndependentFactors(Factors):
         self.batch_shape = batch_shape + (1,) * outputs
         self.event_shape = event_shape
         self.validate = validate
-        self.given_logits: Tensor | None = None
-        self.given_probs: Tensor | None = None
         form = given_form(base)
         check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
-        if form == "probs":
-            self.given_probs = self._by_variable(widened(base.probs))
+        self.is_logits = form != "probs"
+        if form == "unknown":
+            given = unclamped_logits(base, validate)
         else:
-            logits = unclamped_logits(base, validate) if form == "unknown" else widened(base.logits)
-            if logits is not base.logits and not isinstance(base, Bernoulli):
-                logits = logits.log_softmax(-1)  # torch's were rounded to 16 bits, or clamped
-            self.given_logits = self._by_variable(logits)
-        table = self.table
+            given = widened(base.logits if self.is_logits else base.probs)
+        if self.is_logits and given is not base.logits and not isinstance(base, Bernoulli):
+            given = given.log_softmax(-1)  # torch's were rounded to 16 bits, or clamped
+        self.table = table = self._by_variable(given)
         self.real = table.dtype
         self.device = table.device
         self._set_form(base, table)
@@ -241,13 +239,6 @@ class IndependentFactors(Factors):
         d = prod(self.event_shape) // (k if self.one_hot else 1)
         return parameter.reshape((*self.batch_shape, d, k))
 
-    @property
-    def table(self) -> Tensor:
-        """What q was given by, its logits or its probabilities."""
-        table = self.given_probs if self.given_logits is None else self.given_logits
-        assert table is not None
-        return table
-
     def _refuse_invalid(self, base: Distribution) -> None:
         given = given_parameter(base).shape
         is_bad = self.probs.detach().isnan().any(-1)
@@ -263,12 +254,11 @@ class IndependentFactors(Factors):
     @lazy
     def probs(self) -> Float[Tensor, "*batch d k"]:
         """p_i(k), differentiable in the parameters of q."""
-        if self.given_logits is not None:
-            return self.given_logits.softmax(-1)
-        assert self.given_probs is not None
+        if self.is_logits:
+            return self.table.softmax(-1)
         # As its probability grows, an impossible category takes it from the possible ones. Masking
         # its own entry alone would keep that part of its derivative.
-        probs = self.given_probs.masked_fill(self.given_probs.detach() == 0, 0.0)
+        probs = self.table.masked_fill(self.table.detach() == 0, 0.0)
         return probs / probs.sum(-1, keepdim=True)
 
     @lazy
@@ -284,7 +274,7 @@ class IndependentFactors(Factors):
     @lazy
     def log_probs(self) -> Float[Tensor, "*batch d k"]:
         """log p_i(k), differentiable; -inf without a gradient for impossible categories."""
-        return safe_log(self.probs) if self.given_logits is None else self.given_logits
+        return self.table if self.is_logits else safe_log(self.probs)
 
     @lazy
     def logits(self) -> Float[Tensor, "*batch d k"]:
@@ -312,11 +302,11 @@ class IndependentFactors(Factors):
     def from_uniforms(self, u: Float[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
         return inverse_cdf(self.p, u)
 
-    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+    def log_prob(self, index: Index) -> PerDraw:
         table = self.log_probs.expand(index.shape[:1] + self.log_probs.shape)
         return table.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
 
-    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "1 *batch d k"]:
+    def log_conditionals(self, index: Index) -> Float[Tensor, "1 *batch d k"]:
         return self.log_probs.unsqueeze(0)
 
     # Means and derivatives
@@ -353,7 +343,7 @@ class RelaxableFactors(IndependentFactors):
         """The mean of a point, differentiable: its probabilities, ``[*batch, *event]``."""
         return self.to_point(self.probs)
 
-    def to_point(self, table: Float[Tensor, "*lead d k"]) -> Tensor:
+    def to_point(self, table: Table) -> Tensor:
         """Return a number per category as a point ``[*lead, *event]``."""
         return self.shaped(table)
 
@@ -371,11 +361,12 @@ class RelaxableFactors(IndependentFactors):
         With them and :meth:`coordinates_of_q`, the formulas for both are the same: J(p) is
         diag(p) - p p^T, for a bit p (1 - p).
         """
-        return self.flat(x).to(self.real)
+        lead, width = x.shape[: x.dim() - len(self.event_shape)], prod(self.event_shape) // self.d
+        return x.reshape(*lead, self.d, width).to(self.real)
 
     def from_coordinates(self, table: Float[Tensor, "n *batch d w"]) -> Tensor:
         """Return points by their coordinates, in a new tensor."""
-        return self.shaped(table).to(self.dtype, copy=True)
+        return table.reshape(*table.shape[:-2], *self.event_shape).to(self.dtype, copy=True)
 
     def coordinates_of_q(self) -> tuple[Tensor, Tensor]:
         """Return the probabilities, a constant, and the logits, differentiable and 0 for impossible
@@ -424,7 +415,7 @@ class Bits(RelaxableFactors):
     """Bits. They have one number each, so that most of the arithmetic takes half the time.
 
     Attributes:
-        given_logits, given_probs: ``[*batch, d]``, the log-odds and the probability of 1.
+        table: ``[*batch, d]``, the log-odds or the probability of 1.
     """
 
     kinds = frozenset({Kind.BITS})
@@ -444,11 +435,10 @@ class Bits(RelaxableFactors):
     @lazy
     def one(self) -> Float[Tensor, "*batch d"]:
         """The probability of 1, differentiable; without a gradient where it is certain."""
-        if self.given_logits is not None:
-            return self.given_logits.sigmoid()
-        assert self.given_probs is not None
-        constant = self.given_probs.detach()
-        return torch.where((constant > 0) & (constant < 1), self.given_probs, constant)
+        if self.is_logits:
+            return self.table.sigmoid()
+        constant = self.table.detach()
+        return torch.where((constant > 0) & (constant < 1), self.table, constant)
 
     @lazy
     def p1(self) -> Float[Tensor, "*batch d"]:
@@ -458,9 +448,7 @@ class Bits(RelaxableFactors):
     @lazy
     def p0(self) -> Float[Tensor, "*batch d"]:
         """The probability of 0, a constant."""
-        if self.given_logits is not None:
-            return (-self.given_logits.detach()).sigmoid()
-        return 1 - self.p1
+        return (-self.table.detach()).sigmoid() if self.is_logits else 1 - self.p1
 
     @lazy
     def mean_point(self) -> Tensor:
@@ -468,39 +456,33 @@ class Bits(RelaxableFactors):
 
     @lazy
     def certain(self) -> Bool[Tensor, "*batch d"] | None:
-        """Whether only one value is possible; None where no bit is known to be so."""
-        if self.given_logits is not None and self.is_finite:
-            return None
+        """Whether only one value is possible; None if that is so of no bit."""
+        if self.is_logits:
+            return None if self.is_finite else self.table.detach().isinf()
         return (self.p0 == 0) | (self.p1 == 0)
 
     @lazy
     def odds(self) -> Float[Tensor, "*batch d"]:
         """The log-odds, differentiable; 0 without a gradient for a bit that is certain."""
-        if self.given_logits is not None:
-            if self.is_finite:
-                return self.given_logits
-            return self.given_logits.masked_fill(self.given_logits.detach().isinf(), 0.0)
-        one = self.one if self.certain is None else self.one.masked_fill(self.certain, 0.5)
-        return one.log() - (-one).log1p()
+        certain, odds = self.certain, self.log_odds
+        return odds if certain is None else odds.masked_fill(certain, 0.0)
 
     @lazy
     def log_odds(self) -> Float[Tensor, "*batch d"]:
         """The log-odds, differentiable; infinite without a gradient for a bit that is certain."""
-        if self.given_logits is not None:
-            return self.given_logits
-        return safe_log(self.one) - safe_log(1 - self.one)
+        return self.table if self.is_logits else safe_log(self.one) - safe_log(1 - self.one)
 
     @lazy
     def probs(self) -> Float[Tensor, "*batch d 2"]:
-        if self.given_logits is not None:
-            return torch.stack([-self.given_logits, self.given_logits], -1).sigmoid()
+        if self.is_logits:
+            return torch.stack([-self.table, self.table], -1).sigmoid()
         return torch.stack([1 - self.one, self.one], -1)
 
     @lazy
     def log_probs(self) -> Float[Tensor, "*batch d 2"]:
-        if self.given_logits is None:
+        if not self.is_logits:
             return safe_log(self.probs)
-        return logsigmoid(torch.stack([-self.given_logits, self.given_logits], -1))
+        return logsigmoid(torch.stack([-self.table, self.table], -1))
 
     def from_uniforms(self, u: Float[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
         # Not even u = 1 draws an impossible value.
@@ -513,11 +495,11 @@ class Bits(RelaxableFactors):
             return self.shaped((u >= threshold).to(self.dtype))
         return self.shaped(u.ge_(threshold))  # many times faster than by way of bools
 
-    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+    def log_prob(self, index: Index) -> PerDraw:
         zero, one = self.log_probs.unbind(-1)
         return torch.where(index.bool(), one, zero).sum(-1)
 
-    def log_prob_at(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+    def log_prob_at(self, x: Tensor) -> PerDraw:
         # A product is many times faster than the choice between two numbers, but more is rounded.
         bits = self.flat(x).to(self.real)
         return (bits * self.odds).sum(-1) - softplus(self.odds).sum(-1)
@@ -549,12 +531,6 @@ class Bits(RelaxableFactors):
     def drawn(self, x: Tensor) -> Float[Tensor, "n *batch d 2"]:
         flat = self.flat(x).to(self.real)
         return torch.stack([1 - flat, flat], -1)
-
-    def coordinates(self, x: Tensor) -> Float[Tensor, "n *batch d 1"]:
-        return self.flat(x).to(self.real).unsqueeze(-1)
-
-    def from_coordinates(self, table: Float[Tensor, "n *batch d 1"]) -> Tensor:
-        return self.shaped(table.squeeze(-1)).to(self.dtype, copy=True)
 
     def coordinates_of_q(self) -> tuple[Tensor, Tensor]:
         return self.p1.unsqueeze(-1), self.odds.unsqueeze(-1)
@@ -619,30 +595,28 @@ class DependentFactors(Factors):
         finally:
             points.drawn = None
 
-    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+    def index(self, x: Tensor) -> Index:
         if x is self.drawn:
             return self.scored.x
         return super().index(x)
 
-    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Int64[Tensor, "n *batch d"]:
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Index:
         return self.ordered.from_uniforms(u, self.validate)
 
-    def direct_draws(
-        self, n: int, generator: torch.Generator | None
-    ) -> Int64[Tensor, "n *batch d"] | None:
+    def direct_draws(self, n: int, generator: torch.Generator | None) -> Index | None:
         return self.ordered.direct_draws(n, generator)
 
-    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+    def log_prob(self, index: Index) -> PerDraw:
         if self.drawn is not None and index is self.scored.x:
             return self.scored.log_prob
         return self.ordered.log_prob_of_rows(index, self.validate)
 
-    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
+    def log_conditionals(self, index: Index) -> Float[Tensor, "n *batch d k"]:
         if self.drawn is not None and index is self.scored.x:
             return self.scored.log_conditionals()
         return self.ordered.log_conditionals(index, self.validate)
 
-    def squared_norm(self, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
+    def squared_norm(self, gradient: Table) -> Float[Tensor, "*lead"]:
         is_bits = self.form.kind == Kind.BITS  # a bit has one logit
         return super().squared_norm(gradient[..., 1:] if is_bits else gradient)
 
