@@ -147,11 +147,11 @@ def test_draws_have_the_right_probabilities(name: str) -> None:
     case = STRUCTURED_CASES[name]
     law = law_of(case, case.theta)
     u, weight = combine(cells(law.ordered))
-    index, log_prob, log_conditionals = law.ordered.scored(u)  # in the pass that draws
+    index, log_prob, conditionals = law.ordered.scored(u)  # in the pass that draws
     for drawn in (index, law.ordered.from_uniforms(u), Ordered.from_uniforms(law.ordered, u)):
         assert torch.equal(drawn, index)
     close(log_prob, law.ordered.log_prob_of_rows(index))
-    close(log_conditionals().exp(), law.ordered.log_conditionals(index).exp())
+    close(conditionals.log_probs.exp(), law.ordered.log_conditionals(index).exp())
     x = law.point(index)
     is_equal = (x.unsqueeze(1) == case.points).reshape(len(x), len(case.points), -1).all(-1)
     close((weight.unsqueeze(-1) * is_equal).sum(0), case.probabilities(case.theta))

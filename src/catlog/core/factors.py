@@ -613,7 +613,7 @@ class DependentFactors(Factors):
 
     def log_conditionals(self, index: Index) -> Float[Tensor, "n *batch d k"]:
         if self.drawn is not None and index is self.scored.x:
-            return self.scored.log_conditionals()
+            return self.scored.conditionals.log_probs
         return self.ordered.log_conditionals(index, self.validate)
 
     def squared_norm(self, gradient: Table) -> Float[Tensor, "*lead"]:

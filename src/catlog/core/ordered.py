@@ -6,7 +6,7 @@ its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isnan, prod
 from typing import Any, NamedTuple
 
@@ -70,6 +70,10 @@ class Table(NamedTuple):
         """Return the sum of the log-probabilities of these categories."""
         return chosen(self.log_probs, x)
 
+    def reshape(self, shape: tuple[int, ...]) -> "Table":
+        """Return the conditionals of variables ``[*shape]``."""
+        return Table(self.log_probs.reshape(*shape, self.log_probs.shape[-1]))
+
 
 class Odds(NamedTuple):
     """The conditionals of a block of bits by the log-odds of a 1, half the numbers of a table."""
@@ -93,6 +97,9 @@ class Odds(NamedTuple):
         sign = 2 * x.to(self.odds.dtype) - 1
         return logsigmoid(sign * self.odds).sum(-1)
 
+    def reshape(self, shape: tuple[int, ...]) -> "Odds":
+        return Odds(self.odds.reshape(shape))
+
 
 class Scored(NamedTuple):
     """Points that were scored in the pass that drew them.
@@ -100,12 +107,12 @@ class Scored(NamedTuple):
     Attributes:
         x: the points.
         log_prob: log q(x), differentiable.
-        log_conditionals: returns log q(x_i = k | x_<i), ``[n, *batch, d, k]``, differentiable.
+        conditionals: log q(x_i = k | x_<i) of all variables, differentiable.
     """
 
     x: Rows
     log_prob: Float[Tensor, "n *batch"]
-    log_conditionals: Callable[[], Tensor]
+    conditionals: Table | Odds
 
 
 class Ordered(Distribution):
@@ -214,6 +221,10 @@ class Ordered(Distribution):
             ],
             -2,
         )
+        return self._by_variable(table)
+
+    def _by_variable(self, table: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead d k"]:
+        """Return rows in the order of the variables, from rows in the order of drawing."""
         drawn = [i for variables in self.blocks for i in variables]
         if drawn == sorted(drawn):
             return table
@@ -297,17 +308,15 @@ class Ordered(Distribution):
         """Return points made from uniforms, with their log-probabilities."""
         x, parts = ancestral(self, u, validate=False, scores=True)
 
-        if any(isinstance(part, Odds) for part in parts):
-            blocks = zip(parts, self.blocks, strict=True)
-            terms = [part.log_prob(x[..., as_index(variables)]) for part, variables in blocks]
-            scored = Scored(
-                x, sum(terms[1:], terms[0]), lambda: self.by_variable([p.log_probs for p in parts])
-            )
-        else:  # one gather for all blocks
-            table = self.by_variable([part.log_probs for part in parts])
-            scored = Scored(x, chosen(table, x), lambda: table)
+        conditionals: Table | Odds
+        if all(isinstance(part, Odds) for part in parts):
+            odds = torch.cat([part[0].unsqueeze(-1) for part in parts], -2)
+            conditionals = Odds(self._by_variable(odds).squeeze(-1))
+        else:
+            conditionals = Table(self.by_variable([part.log_probs for part in parts]))
+        scored = Scored(x, conditionals.log_prob(x), conditionals)
         if can_inspect(validate, x) and isnan(scored.log_prob.detach().sum().item()):
-            self.normalised(scored.log_conditionals(), validate=True)  # raises an error
+            self.normalised(conditionals.log_probs, validate=True)  # raises an error
         return scored
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
@@ -604,13 +613,9 @@ class Rearranged(Ordered):
         return self.base.from_uniforms(self.base._rows(self._apart(u)), validate).reshape(u.shape)
 
     def scored(self, u: Tensor, validate: bool = True) -> Scored:
-        scored = self.base.scored(self.base._rows(self._apart(u)), validate)
-        log_prob = scored.log_prob.reshape(u.shape[:-1] + (self.count,)).sum(-1)
-
-        def log_conditionals() -> Tensor:
-            return scored.log_conditionals().reshape(u.shape + (max(self.cardinalities),))
-
-        return Scored(scored.x.reshape(u.shape), log_prob, log_conditionals)
+        x, log_prob, conditionals = self.base.scored(self.base._rows(self._apart(u)), validate)
+        log_prob = log_prob.reshape(u.shape[:-1] + (self.count,)).sum(-1)
+        return Scored(x.reshape(u.shape), log_prob, conditionals.reshape(u.shape))
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         points = self.base.direct_draws(rows, generator)
