@@ -1,6 +1,6 @@
 """The evidence lower bound of a model and a guide of Pyro, with an estimator per discrete site."""
 
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import Any, Literal, get_args
@@ -18,33 +18,19 @@ from ..core.estimator import Estimator
 from ..estimators import IndeCateR
 from .runs import (
     OWNER,
-    Node,
+    Nodes,
     Program,
     Programs,
     batch_shape,
     drawn,
-    has_rows,
     log_prob,
     plates,
     with_dimensions,
 )
 from .sites import GuideSites, JointSites, check_estimator, discrete_sites
-from .structure import Chain, Group, Structure, discover, signature
-from .vectorisation import ChangedSiteError
+from .structure import Chain, ChangedSiteError, Group, Structure, Term, check_same, discover
 
 Noise = Literal["shared", "stratified"]
-
-# Arguments of Pyro's losses that have no meaning here, and what to do instead.
-_OTHERS = {
-    "max_iarange_nesting": "`max_iarange_nesting` is `max_plate_nesting`.",
-    "strict_enumeration_warning": (
-        "`strict_enumeration_warning` has no meaning, because sites are enumerated where they are "
-        "marked. Remove it."
-    ),
-    "ignore_jit_warnings": "nothing is traced, so remove `ignore_jit_warnings`.",
-    "jit_options": "nothing is traced, so remove `jit_options`.",
-    "tail_adaptive_beta": "`tail_adaptive_beta` is for TraceTailAdaptive_ELBO only. Remove it.",
-}
 
 
 class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
@@ -119,10 +105,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         vectorize_particles: bool = False,
         retain_graph: bool | None = None,
         noise: Noise = "shared",
-        **others: Any,
     ) -> None:
-        for name in others:
-            raise TypeError(f"{OWNER}: {_OTHERS.get(name, f'there is no argument `{name}`.')}")
         estimator = IndeCateR(1) if estimator is None else estimator
         check_estimator("`estimator`", estimator)
         check_count(OWNER, "num_particles", num_particles)
@@ -143,8 +126,8 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         """Return the negative ELBO, with the estimators' gradients."""
         if isinstance(pyro.poutine.unwrap(guide), pyro.poutine.messenger.Messenger):
             raise NotImplementedError(
-                f"{OWNER}: `guide` must be a program of its own, but it is a handler of the model "
-                f"({type(guide).__name__}). Use pyro.infer.TraceGraph_ELBO."
+                f"{OWNER}: `guide` must be a program, but {type(guide).__name__} is a handler of "
+                "the model. Use pyro.infer.TraceGraph_ELBO."
             )
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
@@ -179,29 +162,21 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         What depends on what is found at the first step, and whenever a site depends on more.
         ``key`` is the model and the guide, without a plate for particles.
         """
-
-        known, structure = self._known or (None, None)
-        structure = structure if known == key else None
-        nodes = structure.run_guide(programs) if structure is not None else None
-        if structure is None or nodes is None:
-            structure, nodes = None, programs.run_guide({})
-        if structure is None or structure.signature != signature(nodes, self.estimator):
-            structure = discover(programs, nodes, self.estimator, is_validation_enabled())
-        try:
-            total = _Estimate(programs, structure, nodes, self.noise).total()
-        except ChangedSiteError:
-            structure = discover(programs, nodes, self.estimator, is_validation_enabled())
-            total = _Estimate(programs, structure, nodes, self.noise).total()
+        if self._known is not None and self._known[0] == key:
+            structure = self._known[1]
+            with suppress(ChangedSiteError):
+                nodes = structure.run_guide(programs, self.estimator)
+                return _Estimate(programs, structure, nodes, self.noise).total()
+        nodes = programs.run("guide", {})
+        structure = discover(programs, nodes, self.estimator, is_validation_enabled())
+        total = _Estimate(programs, structure, nodes, self.noise).total()
         self._known = (key, structure)
         return total
 
 
-def _check_support(x: Tensor, form: Kind, group: Group) -> None:
+def _check_support(x: Tensor, group: Group) -> None:
     """Raise if an estimator wants f between the categories, where sites have no values."""
-    if form == Kind.INDEX or not group.estimator.differentiates_f or not is_validation_enabled():
-        return
-    values = x.detach()
-    if not bool(((values == 0) | (values == 1)).all()):
+    if is_validation_enabled() and not bool(((x == 0) | (x == 1)).all()):
         raise NotImplementedError(
             f"{OWNER}: {group.estimator!r} evaluates f between the categories of "
             f"{list(group.sites)}, but values of Pyro's discrete sites must be in their support. "
@@ -213,118 +188,91 @@ class _Estimate:
     """One estimate, given the sites of one run of the guide: the recursion over groups."""
 
     def __init__(
-        self,
-        programs: Programs,
-        structure: Structure,
-        nodes: dict[str, Node],
-        noise: Noise,
+        self, programs: Programs, structure: Structure, nodes: Nodes, noise: Noise
     ) -> None:
         unshared = structure.leaves if noise == "stratified" else frozenset()
         self.programs = replace(programs, coupled=structure.coupled, unshared=unshared)
         self.structure = structure
         self.nodes = nodes
         self.discrete = set(discrete_sites(nodes))
-        self.dims = range(-programs.nesting, 0)  # of plates
 
     def total(self) -> Tensor:
         """Return the ELBO."""
-        structure = self.structure
-        terms = self._terms(structure, self.nodes)
-        for chain in structure.chains:
+        terms = self._terms(self.structure.terms, self.nodes)
+        for chain in self.structure.chains:
             terms.append(self._expectation(chain, self.nodes, torch.Size()))
         return sum((term.sum() for term in terms), torch.zeros(()))
 
     def _expectation(
-        self, chain: Chain, nodes: Mapping[str, Node], rows: torch.Size
+        self, chain: Chain, nodes: Nodes, rows: torch.Size
     ) -> Float[Tensor, "*rows_and_plates"]:
         """Return the expectation over a chain of groups, given the guide's sites.
 
         ``rows`` are those of earlier groups. Plates that the first group does not keep have size 1.
         """
         group, later = chain[0], chain[1:]
-        sizes = {plate[1]: size for plate, size in plates(nodes[group.sites[0]]).items()}
-        joint = {dim: sizes[dim] for _, dim in group.joint}
-        kept = torch.Size(sizes[dim] if dim in group.kept_dims else 1 for dim in self.dims)
-        fixed = {
-            name: value
-            for name, value in drawn(nodes).items()
-            if name not in self.structure.coupled
-        }
+        nesting = self.programs.nesting
+        sizes = {dim: size for _, dim, size in plates(nodes[group.sites[0]]) if dim in group.kept}
+        kept = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0))
+        summed = [dim for dim in range(-nesting, 0) if dim not in sizes]
+        coupled = self.structure.coupled
+        fixed = {name: x for name, x in drawn(nodes).items() if name not in coupled}
 
-        def sites_of(run: Mapping[str, Node]) -> JointSites:
-            return JointSites({name: run[name] for name in group.sites}, joint, group.is_ordered)
+        def sites_of(run: Nodes) -> JointSites:
+            own = {name: run[name] for name in group.sites}
+            return JointSites(own, nesting, group.joint, any(group.parents))
 
         sites = sites_of(nodes)
 
         def f(x: Tensor) -> Tensor:
-            _check_support(x, sites.form, group)
+            if sites.form != Kind.INDEX and group.estimator.differentiates_f:
+                _check_support(x.detach(), group)
             values, lead = sites.values(x), x.shape[:1] + rows
             if group.has_children:
-                inner = self.programs.run_guide(fixed | values)
+                inner: Nodes = self.programs.run("guide", fixed | values)
             else:
                 points = {name: {**nodes[name], "value": x} for name, x in values.items()}
                 inner = {**nodes, **points}
-            terms = self._terms(group, inner, chain, len(lead))
+            terms = self._terms(group.terms, inner, group.sites)
             if later:
                 terms.append(self._expectation(later, inner, lead))
             total = terms[0].new_zeros(lead + kept)
-            return sum((self._summed(term, group) for term in terms), total)
+            for term in terms:
+                term = with_dimensions(term, nesting, 0)
+                total = total + (term.sum(summed, keepdim=True) if summed else term)
+            return total
 
         # It estimates later groups, or draws the noise of continuous sites.
         f.is_noisy = bool(later or self.programs.unshared)  # type: ignore[attr-defined]
-        if not group.is_ordered:
+        if not any(group.parents):
             return group.estimator(f, sites.independent(rows + kept))
 
         def tables(x: Tensor) -> list[Tensor]:
-            run = self.programs.run_guide(fixed | sites.values(x))
+            run = self.programs.run("guide", fixed | sites.values(x))
             return sites_of(run).tables(x.shape[:-1])
 
         return group.estimator(f, GuideSites(sites, tables, group.parents, rows + kept))
 
     def _terms(
-        self,
-        dependent: Group | Structure,
-        nodes: Mapping[str, Node],
-        chain: Chain = (),
-        levels: int = 0,
+        self, terms: tuple[Term, ...], nodes: Nodes, sites: tuple[str, ...] = ()
     ) -> list[Tensor]:
-        """Return the log-probabilities of the sites of a group, or of those that depend on none.
+        """Return the log-probabilities of terms, those of the guide negated.
 
-        The guide's score has mean zero, so it is left out for discrete sites.
+        ``sites`` are those of the group whose values the guide's ``nodes`` have. The guide's score
+        has mean zero, so it is left out for discrete sites.
         """
-        terms = []
-        for name in dependent.guide_sites:
-            term = -log_prob(nodes[name])
-            terms.append(term.detach() if name in self.discrete else term)
-        if dependent.model_sites:
-            sites = self.programs.run_model(drawn(nodes))
-            self._check_model(sites, chain, levels)
-            terms += [log_prob(sites[name]) for name in dependent.model_sites]
-        return terms
-
-    def _check_model(self, sites: Mapping[str, Node], chain: Chain, levels: int) -> None:
-        """Raise if a site has newest rows that it should not have, or lost a kept plate.
-
-        An estimator may evaluate a single row, which only the number of dimensions shows.
-        """
-        for name in sites.keys() ^ self.structure.model_dims.keys():
-            raise ChangedSiteError("model", name)
-        dependent = frozenset(name for group in chain for name in group.model_sites)
-        newest = self.programs.nesting + levels
-        for name, site in sites.items() if chain else ():
-            shape = batch_shape(site)
-            if name in dependent:
-                is_changed = not chain[0].kept <= plates(site).keys()
-            else:
-                dims = self.structure.model_dims[name]
-                is_changed = len(shape) >= newest and (shape[-newest] > 1 or len(shape) > dims)
-                if name in self.structure.model_sites:
-                    is_changed |= has_rows(shape, self.programs.nesting)
-            if is_changed:
-                raise ChangedSiteError("model", name)
-
-    def _summed(self, term: Tensor, group: Group) -> Tensor:
-        """Return the sum over all plates that the group does not keep, as dimensions of size 1."""
-        term = with_dimensions(term, self.programs.nesting, 0)
-        dims = [dim for dim in self.dims if dim not in group.kept_dims]
-        return term.sum(dims, keepdim=True) if dims else term
+        model: Nodes = {}
+        if any(program == "model" for program, _ in terms):
+            model = self.programs.run("model", drawn(nodes))
+            # An estimator may evaluate a single row, which only the number of dimensions shows.
+            found = {
+                ("model", name): (len(batch_shape(site)), {plate[:2] for plate in plates(site)})
+                for name, site in model.items()
+            }
+            check_same(found, self.structure.shapes.setdefault(sites, found))
+        values = []
+        for program, name in terms:
+            value = log_prob(model[name]) if program == "model" else -log_prob(nodes[name])
+            is_score = program == "guide" and name in self.discrete
+            values.append(value.detach() if is_score else value)
+        return values

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 
 def rows(
@@ -45,38 +45,30 @@ def rows(
                 f"rows: `event_dims` = {event_dims} has {len(dims)} numbers, but there are "
                 f"{len(args)} positional arguments. Give one number per argument."
             )
-        shapes = [
-            _batch_shape(leaf, d, position)
-            for position, (arg, d) in enumerate(zip(args, dims, strict=True))
-            for leaf in tree_flatten(arg)[0]
-            if isinstance(leaf, Tensor)
+        leaves, spec = tree_flatten(args)
+        positions = [i for i, arg in enumerate(args) for _ in tree_leaves(arg)]
+        parts = [
+            _parts(leaf, dims[i], i) if isinstance(leaf, Tensor) else None
+            for leaf, i in zip(leaves, positions, strict=True)
         ]
-        batch = torch.broadcast_shapes(*shapes)
-
-        def flat(value: Any, d: int) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            event = value.shape[value.dim() - d :]
-            return value.expand(batch + event).reshape(batch.numel(), *event)
-
-        def unflat(value: Any) -> Any:
-            return value.reshape(batch + value.shape[1:]) if isinstance(value, Tensor) else value
-
-        flattened = [
-            tree_map(lambda leaf, d=d: flat(leaf, d), arg)
-            for arg, d in zip(args, dims, strict=True)
+        batch = torch.broadcast_shapes(*(part[0] for part in parts if part))
+        flat = [
+            leaf.expand(batch + part[1]).reshape(batch.numel(), *part[1]) if part else leaf
+            for leaf, part in zip(leaves, parts, strict=True)
         ]
-        return tree_map(unflat, module(*flattened, **kwargs))
+        outputs = module(*tree_unflatten(flat, spec), **kwargs)
+        return tree_map_only(Tensor, lambda x: x.reshape(batch + x.shape[1:]), outputs)
 
     return with_rows
 
 
-def _batch_shape(value: Tensor, event_dims: int, position: int) -> torch.Size:
-    """Return the shape of the rows and plates of a positional argument."""
-    if value.dim() < event_dims:
+def _parts(value: Tensor, event_dims: int, position: int) -> tuple[torch.Size, torch.Size]:
+    """Return the shape of the rows and plates of a positional argument, and that of an event."""
+    batch_dims = value.dim() - event_dims
+    if batch_dims < 0:
         raise ValueError(
             f"rows: argument {position} has shape {tuple(value.shape)}, fewer dimensions than "
             f"`event_dims` = {event_dims}. Pass event_dims={value.dim()}, or a tuple of one number "
             "per argument."
         )
-    return value.shape[: value.dim() - event_dims]
+    return value.shape[:batch_dims], value.shape[batch_dims:]

@@ -14,6 +14,7 @@ from pyro import poutine
 from pyro.distributions import Delta, MaskedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, TransformedDistribution
 
@@ -21,8 +22,12 @@ from ..core.factors import base_distribution
 
 OWNER = "catlog.pyro.ELBO"
 Node = dict[str, Any]  # a site of a trace
+Nodes = Mapping[str, Node]  # the sites of a run, in order
 Program = Callable[..., Any]
-Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
+Plate = tuple[str, int, int]  # the name of a plate, its dimension from the right, and its size
+Values = Mapping[str, Tensor]
+Names = frozenset[str]
+NONE: Names = frozenset()
 
 
 @dataclass(frozen=True)
@@ -49,53 +54,40 @@ class Programs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     nesting: int
-    coupled: frozenset[str] = frozenset()
-    unshared: frozenset[str] = frozenset()
+    coupled: Names = NONE
+    unshared: Names = NONE
     subsamples: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
 
-    def run_guide(
-        self, values: Mapping[str, Tensor], repeated: frozenset[str] = frozenset()
-    ) -> dict[str, Node]:
-        """Run the guide, which gets the values of ``repeated`` sites in two equal rows."""
-        return sample_sites(self.trace(self.guide, values, repeated))
+    def given(self, values: Values, repeated: Names = NONE) -> "_Given":
+        """Return a handler of the runs in which sites have these values."""
+        return _Given(self, values, repeated)
 
-    def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        return sample_sites(self.trace(self.model, values))
+    def run(self, program: str, values: Values, repeated: Names = NONE) -> dict[str, Node]:
+        """Return the sample sites of a run of the "model" or the "guide", in order.
 
-    def trace(
-        self,
-        program: Program,
-        values: Mapping[str, Tensor],
-        repeated: frozenset[str] = frozenset(),
-    ) -> Any:
-        """Return Pyro's trace of one run."""
-        trace = poutine.Trace()
-        fixed = _Fixed(self, values, repeated)
-        try:
-            with poutine.trace() as tracer, fixed, torch.set_grad_enabled(self.has_gradients):
-                trace = tracer.trace
-                program(*self.args, **self.kwargs)
-        except Exception as error:
-            names = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
-            error.last_site = names[-1] if names else None  # type: ignore[attr-defined]
-            raise
-        return trace
+        ``repeated`` sites get their values in two equal rows.
+        """
+        given = self.given(values, repeated)
+        with poutine.trace() as tracer, given, torch.set_grad_enabled(self.has_gradients):
+            try:
+                getattr(self, program)(*self.args, **self.kwargs)
+            except Exception as error:
+                error.sites = list(_samples(tracer.trace.nodes))  # type: ignore[attr-defined]
+                raise
+        return _samples(tracer.trace.nodes)
 
 
-def sample_sites(trace: Any) -> dict[str, Node]:
-    """Return the sample sites of a trace, in order, without the subsamples of plates."""
-    samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
-    return {name: node for name, node in samples.items() if not is_subsample(node)}
+def _samples(nodes: Nodes) -> dict[str, Node]:
+    samples = {name: node for name, node in nodes.items() if node["type"] == "sample"}
+    return {name: node for name, node in samples.items() if not site_is_subsample(node)}
 
 
-class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
+class _Given(Messenger):  # type: ignore[misc, unused-ignore]
     """A handler that gives sites their values, and repeats the subsamples of earlier runs."""
 
-    def __init__(
-        self, programs: Programs, values: Mapping[str, Tensor], repeated: frozenset[str]
-    ) -> None:
+    def __init__(self, programs: Programs, values: Values, repeated: Names) -> None:
         super().__init__()
         self.programs = programs
         self.values = values
@@ -105,7 +97,7 @@ class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
         name = msg["name"]
         if msg["is_observed"] or msg["done"]:
             return
-        if is_subsample(msg):
+        if site_is_subsample(msg):
             value = self.programs.subsamples.get(name)
         elif name in self.values:
             value = self.values[name]
@@ -118,16 +110,12 @@ class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
             msg["done"] = True
 
     def _pyro_post_sample(self, msg: Node) -> None:
-        if is_subsample(msg):
+        if site_is_subsample(msg):
             self.programs.subsamples.setdefault(msg["name"], msg["value"])
         elif msg["name"] in self.repeated:  # the trace, outside, has recorded one row already
             dims = self.programs.nesting + 1
             value = with_dimensions(msg["value"], dims, len(msg["fn"].event_shape))
             msg["value"] = value.expand(2, *value.shape[1:])
-
-
-def is_subsample(node: Node) -> bool:
-    return type(node["fn"]).__name__ == "_Subsample"
 
 
 def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
@@ -147,11 +135,9 @@ def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
         return _of_uniforms(fn, uniforms)
     except NotImplementedError:
         raise NotImplementedError(
-            f"{OWNER}: the guide's continuous site {name!r} depends on discrete sites, "
-            f"and its distribution {type(base_distribution(fn)).__name__} has no `icdf`, by which "
-            "it would get the same noise in all rows. Use Normal, MultivariateNormal, Laplace, "
-            "Uniform, a transformation of these or Delta there, or draw it before the discrete "
-            "sites."
+            f"{OWNER}: the guide's site {name!r} depends on discrete sites, but "
+            f"{type(base_distribution(fn)).__name__} has no `icdf`, by which rows share noise. Use "
+            "Normal, MultivariateNormal, Laplace, Uniform, a transformation of these or Delta."
         ) from None
 
 
@@ -193,7 +179,7 @@ def _stratified(like: Tensor, levels: int) -> Tensor:
     return u.clamp(half, 1 - half).reshape(like.shape)
 
 
-def drawn(nodes: Mapping[str, Node]) -> dict[str, Tensor]:
+def drawn(nodes: Nodes) -> dict[str, Tensor]:
     """Return the values of the sites that are not observed."""
     return {name: node["value"] for name, node in nodes.items() if not node["is_observed"]}
 
@@ -216,21 +202,19 @@ def has_rows(shape: torch.Size, dims: int) -> bool:
     return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
 
 
-def plates(node: Node) -> dict[Plate, int]:
-    """Return the vectorised plates of a site, with their sizes.
-
-    A plate without a size has that of the site.
-    """
+def plates(node: Node) -> frozenset[Plate]:
+    """Return the vectorised plates of a site. One without a size has that of the site."""
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
-    sizes = {(frame.name, frame.dim): frame.size for frame in frames}
-    if -1 in sizes.values():
-        value = node["value"].shape
-        value = value[: len(value) - len(node["fn"].event_shape)]
-        shape = torch.broadcast_shapes(batch_shape(node), value)
-        for (name, dim), size in sizes.items():
-            if size == -1:
-                sizes[name, dim] = shape[dim] if len(shape) >= -dim else 1
-    return sizes
+    return frozenset(
+        (frame.name, frame.dim, _size(node, frame.dim) if frame.size == -1 else frame.size)
+        for frame in frames
+    )
+
+
+def _size(node: Node, dim: int) -> int:
+    value, event_dims = node["value"], len(node["fn"].event_shape)
+    shape = torch.broadcast_shapes(batch_shape(node), value.shape[: value.dim() - event_dims])
+    return shape[dim] if len(shape) >= -dim else 1
 
 
 def with_dimensions(value: Tensor, dims: int, event_dims: int) -> Tensor:

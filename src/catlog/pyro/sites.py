@@ -1,44 +1,26 @@
 """Discrete sites as one distribution, and points of that distribution as values of the sites."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from pyro.distributions import MaskedDistribution, Unit
 from torch import Tensor
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Distribution,
-    Independent,
-    OneHotCategorical,
-    OneHotCategoricalStraightThrough,
-)
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
 from ..core.estimator import Estimator
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
-from ..core.view import converted
 from ..core.view import view as view_of
 from ..distributions import Categoricals
 from ..estimators import Exact
-from .runs import OWNER, Node, with_dimensions
+from .runs import OWNER, Node, Nodes, plates, with_dimensions
 
-SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
-
-
-def is_discrete(distribution: Any) -> bool:
-    """Return whether the estimators of catlog can take the distribution of a site.
-
-    ``OneHotCategoricalStraightThrough`` is reparameterised, so it stays as it is.
-    """
-    base = base_distribution(law(distribution))
-    return isinstance(base, SUPPORTED) and not isinstance(base, OneHotCategoricalStraightThrough)
+FORMS = frozenset({Kind.BITS, Kind.INDEX, Kind.ONE_HOT})
 
 
 def unmasked(distribution: Any) -> Any:
@@ -47,63 +29,74 @@ def unmasked(distribution: Any) -> Any:
         return unmasked(distribution.base_dist)
     if not isinstance(distribution, Independent):
         return distribution
-    base = unmasked(distribution.base_dist)
-    if base is distribution.base_dist:
-        return distribution
-    return base.to_event(distribution.reinterpreted_batch_ndims)
+    return unmasked(distribution.base_dist).to_event(distribution.reinterpreted_batch_ndims)
 
 
-def law(distribution: Any) -> Any:
-    """Return what a site is drawn from, as a distribution that estimators know if it is one."""
-    return converted(unmasked(distribution))
+def factors_of(node: Node) -> Any:
+    """Return a discrete site as estimators see it; raise TypeError if they cannot take it."""
+    return view_of(unmasked(node["fn"]), supports=FORMS)
 
 
-def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
-    """Return the guide's discrete sites, or raise an error that names a site of another kind."""
-    names = []
+def discrete_sites(nodes: Nodes) -> list[str]:
+    """Return the discrete sites of a guide."""
+    return [
+        name
+        for name, node in nodes.items()
+        if not (node["is_observed"] or getattr(node["fn"], "has_rsample", False))
+    ]
+
+
+def check_guide(nodes: Nodes) -> None:
+    """Raise if a site of the guide has neither a reparameterisation nor an estimator."""
+    discrete = discrete_sites(nodes)
     for name, node in nodes.items():
-        kind = type(base_distribution(node["fn"])).__name__
-        if isinstance(node["fn"], Unit) and not node["fn"].__dict__.get("has_rsample"):
+        fn, site = node["fn"], f"{OWNER}: the guide's site {name!r}"
+        kind = type(base_distribution(fn)).__name__
+        if isinstance(fn, Unit) and not fn.__dict__.get("has_rsample"):
             raise NotImplementedError(
                 f"{OWNER}: pyro.factor({name!r}, ...) in the guide must have has_rsample=True, but "
-                f"it is {node['fn'].__dict__.get('has_rsample')}. Set it if the factor is a "
-                "function of reparameterised sites; otherwise move the factor to the model, with "
-                "the other sign."
+                f"it is {fn.__dict__.get('has_rsample')}. If it is not a function of "
+                "reparameterised sites, move it to the model, with the other sign."
             )
-        if node["is_observed"]:
-            continue
-        if is_discrete(node["fn"]):
-            names.append(name)
+        if name in discrete:
+            _check_discrete(node, f"{site} is {kind}")
         elif node["infer"].get("estimator") is not None:
             raise TypeError(
-                f"{OWNER}: the guide's site {name!r} is {kind}, but `infer['estimator']` is for "
-                "Bernoulli, Categorical and OneHotCategorical. Remove it; continuous sites are "
-                "reparameterised."
+                f"{site} is {kind}, which is reparameterised, but `infer['estimator']` is for "
+                "discrete sites. Remove it."
             )
-        elif not getattr(node["fn"], "has_rsample", False):
-            supported = ", ".join(cls.__name__ for cls in SUPPORTED)
-            raise NotImplementedError(
-                f"{OWNER}: the guide's site {name!r} is {kind}, which has neither a "
-                f"reparameterisation nor an estimator. Discrete sites must be {supported}, alone "
-                "or with `.to_event(...)` or `.mask(...)`, or be converted to one of these by "
-                "catlog.distributions.register_distribution: write a bounded count as Categorical, "
-                "or use pyro.infer.TraceGraph_ELBO."
-            )
-    return names
+
+
+def _check_discrete(node: Node, subject: str) -> None:
+    """Raise if estimators cannot take a site, or take it for another distribution."""
+    try:
+        factors = factors_of(node)
+    except TypeError as error:
+        raise NotImplementedError(
+            f"{subject}, which has neither a reparameterisation nor an estimator. {error} Write a "
+            "bounded count as Categorical, or use pyro.infer.TraceGraph_ELBO."
+        ) from None
+    value = node["value"].unsqueeze(0)
+    expected = factors.distribution.log_prob(value)
+    log_prob = factors.log_prob(factors.index(value))
+    if not torch.allclose(log_prob, expected, rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{subject}, whose conversion by catlog.distributions.register_distribution must have "
+            "the same values and probabilities, but it has others."
+        )
 
 
 def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
     """Return the estimator of a site: its own, Exact where it is enumerated, or the default."""
     infer = node["infer"]
-    estimator = infer.get("estimator")
-    if estimator is not None:
+    if (estimator := infer.get("estimator")) is not None:
         check_estimator(f"`infer['estimator']` of site {name!r}", estimator)
         return estimator
     if not infer.get("enumerate"):
         return default
     if infer.get("num_samples") is not None:
         raise NotImplementedError(
-            f"{OWNER}: site {name!r} asks for enumeration by `num_samples`. Mark it with "
+            f"{OWNER}: site {name!r} has `num_samples`. Mark it with "
             'infer={"estimator": catlog.RLOO(8)} instead.'
         )
     return Exact()
@@ -111,7 +104,7 @@ def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
 
 def check_estimator(argument: str, estimator: object) -> None:
     """Raise unless the argument is an unbiased estimator of expectations."""
-    if isinstance(estimator, type) or not isinstance(estimator, Estimator):
+    if not isinstance(estimator, Estimator):
         raise TypeError(
             f"{OWNER}: {argument} must be an estimator such as catlog.IndeCateR(2), but "
             f"{estimator!r} was given."
@@ -119,9 +112,8 @@ def check_estimator(argument: str, estimator: object) -> None:
     if estimator.target != "expectation" or not estimator.unbiased:
         reason = "biased" if estimator.target == "expectation" else "an estimator of another bound"
         raise ValueError(
-            f"{OWNER}: {argument} must be unbiased, because sites need values in their support and "
-            f"the ELBO is an expectation, but {estimator!r} is {reason}. Use IndeCateR, SCateR or "
-            "RLOO."
+            f"{OWNER}: {argument} must be unbiased, because the ELBO is an expectation, but "
+            f"{estimator!r} is {reason}. Use IndeCateR, SCateR or RLOO."
         )
 
 
@@ -129,39 +121,42 @@ class Site:
     """A discrete site as variables of a distribution: elements of joint plates, then of its event.
 
     Args:
-        distribution: of the site.
-        joint: plates whose elements are variables of the event, size by dimension.
+        node: the site.
+        nesting: the number of dimensions for plates.
+        joint: dimensions of plates whose elements are variables of the event.
     """
 
-    def __init__(self, distribution: Distribution, joint: dict[int, int]) -> None:
-        self.view: Any = view_of(law(distribution))
-        self.joint = joint
+    def __init__(self, node: Node, nesting: int, joint: tuple[int, ...]) -> None:
+        self.view = factors_of(node)
         self.k = self.view.k
-        self.variables = self.view.d * prod(joint.values())
+        self.joint = joint
+        sizes = {dim: size for _, dim, size in plates(node)}
+        self.plates = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0))
+        self.kept = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0) if dim not in joint)
+        self.event = torch.Size([*(sizes[dim] for dim in joint), self.view.d])
+        self.variables = self.event.numel()
 
     def value(self, x: Tensor, form: Kind) -> Tensor:
         """Return points ``[*rows, *plates, variables]`` in a form as a value of the site."""
-        start = x.dim() - (2 if form == Kind.ONE_HOT else 1)  # of the variables
-        x = x.unflatten(start, (*self.joint.values(), self.view.d))
-        for slot, dim in enumerate(self.joint):
-            x = x.transpose(start + dim, start + slot)
-        x = x.flatten(start, start + len(self.joint))
+        tail = 2 if form == Kind.ONE_HOT else 1  # dimensions of a variable
+        rows = x.shape[: x.dim() - len(self.plates) - tail]
+        x = x.reshape(rows + self.kept + self.event + x.shape[x.dim() - tail + 1 :])
+        slots = range(-tail - len(self.joint), -tail)
+        x = x.movedim(tuple(slots), tuple(dim - tail for dim in self.joint))
         if form != self.view.kind == Kind.ONE_HOT:
             x = one_hot(x.long(), self.k)
-        return x.to(self.view.dtype).reshape(x.shape[:start] + self.view.event_shape)
+        return x.to(self.view.dtype).reshape(rows + self.plates + self.view.event_shape)
 
     def table(self, batch: torch.Size) -> Float[Tensor, "*batch variables k"]:
         """Return the log-probabilities of the site's variables, with the plates of ``batch``."""
-        log_probs: Tensor = self.view.log_probs
-        start = len(batch)
-        plates = with_dimensions(log_probs, start, 2).shape[:start]
-        log_probs = log_probs.reshape(plates + (1,) * len(self.joint) + log_probs.shape[-2:])
-        for slot, (dim, size) in enumerate(self.joint.items()):
-            shape = list(log_probs.shape)
-            shape[start + dim] = size
-            log_probs = log_probs.expand(shape).transpose(start + dim, start + slot)
-        log_probs = log_probs.flatten(start, start + len(self.joint))
-        return log_probs.expand(batch + log_probs.shape[-2:])
+        log_probs = with_dimensions(self.view.log_probs, len(self.plates), 2)
+        rows = log_probs.shape[: log_probs.dim() - len(self.plates) - 2]
+        log_probs = log_probs.expand(rows + self.plates + log_probs.shape[-2:])
+        slots = range(-2 - len(self.joint), -2)
+        log_probs = log_probs.movedim(tuple(dim - 2 for dim in self.joint), tuple(slots))
+        shape = (self.variables, self.k)
+        kept = batch[len(batch) - len(self.plates) :]
+        return log_probs.reshape(rows + kept + shape).expand(batch + shape)
 
 
 class JointSites:
@@ -169,22 +164,26 @@ class JointSites:
 
     Args:
         nodes: the sites by name, with their distributions.
-        joint: plates whose elements are variables of the event, size by dimension.
+        nesting: the number of dimensions for plates.
+        joint: dimensions of plates whose elements are variables of the event.
         is_ordered: whether sites depend on each other.
     """
 
     def __init__(
-        self, nodes: Mapping[str, Node], joint: dict[int, int], is_ordered: bool = False
+        self, nodes: Nodes, nesting: int, joint: tuple[int, ...] = (), is_ordered: bool = False
     ) -> None:
-        self.sites = {name: Site(node["fn"], joint) for name, node in nodes.items()}
+        self.sites = {name: Site(node, nesting, joint) for name, node in nodes.items()}
         forms = {(site.view.kind, site.k) for site in self.sites.values()}
+        self.plates = next(iter(self.sites.values())).plates
         self.form = Kind.INDEX if is_ordered or len(forms) > 1 else next(iter(forms))[0]
+        self.sizes = [site.variables for site in self.sites.values()]
+        self.cardinalities = tuple(
+            site.k for site in self.sites.values() for _ in range(site.variables)
+        )
 
     def values(self, x: Tensor) -> dict[str, Tensor]:
         """Return points of the distribution as values of the sites."""
-        parts = x.split(
-            [site.variables for site in self.sites.values()], -1 - (self.form == Kind.ONE_HOT)
-        )
+        parts = x.split(self.sizes, -2 if self.form == Kind.ONE_HOT else -1)
         pairs = zip(self.sites.items(), parts, strict=True)
         return {name: site.value(part, self.form) for (name, site), part in pairs}
 
@@ -194,14 +193,14 @@ class JointSites:
 
     def independent(self, batch: torch.Size) -> Distribution:
         """Return the distribution of sites that do not depend on each other."""
-        sizes = [site.k for site in self.sites.values() for _ in range(site.variables)]
-        pads = [(0, max(sizes) - site.k) for site in self.sites.values()]
-        tables = zip(self.tables(batch), pads, strict=True)
-        logits = torch.cat([pad(table, width, value=-torch.inf) for table, width in tables], -2)
+        k = max(self.cardinalities)
+        tables = self.tables(batch)
+        tables = [pad(table, (0, k - table.shape[-1]), value=-torch.inf) for table in tables]
+        logits = torch.cat(tables, -2)
         if self.form == Kind.BITS:
             return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1)
-        if self.form == Kind.INDEX and len(set(sizes)) > 1:
-            return Categoricals(logits, sizes)
+        if self.form == Kind.INDEX and len(set(self.cardinalities)) > 1:
+            return Categoricals(logits, self.cardinalities)
         kind = OneHotCategorical if self.form == Kind.ONE_HOT else Categorical
         return Independent(kind(logits=logits), 1)
 
@@ -226,20 +225,17 @@ class GuideSites(Ordered):
         parents: tuple[frozenset[int], ...],
         batch_shape: torch.Size,
     ) -> None:
-        variables = [site.variables for site in sites.sites.values()]
-        ends = [0, *accumulate(variables)]
         self.tables = tables
+        ends = accumulate(sites.sizes, initial=0)
         self.blocks = tuple(tuple(range(start, end)) for start, end in pairwise(ends))
-        self.cardinalities = tuple(
-            site.k for site in sites.sites.values() for _ in range(site.variables)
-        )
+        self.cardinalities = sites.cardinalities
         self.ancestors = tuple(
             frozenset(i for parent in positions for i in self.blocks[parent])
             for positions in parents
         )
         first = next(iter(sites.sites.values())).view.log_probs
         self.real, self.device = first.dtype, first.device
-        super().__init__(batch_shape, torch.Size(ends[-1:]))
+        super().__init__(batch_shape, torch.Size([len(self.cardinalities)]))
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self.tables(x)[block]

@@ -1,25 +1,32 @@
 """What depends on what in a model and a guide: found by running both with rows.
 
-A site depends on a discrete site if its log-probability has the rows of that site.
+A site depends on a discrete site if its log-probability has the rows of that site. Errors say why a
+program cannot have rows.
 """
 
-from collections import defaultdict
+import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+from warnings import warn
 
+import pyro
 import torch
+from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
 from ..core.categories import Kind
 from ..core.estimator import Estimator
 from ..core.factors import base_distribution
-from ..core.view import view as view_of
 from .runs import (
     OWNER,
+    Names,
     Node,
+    Nodes,
     Plate,
     Programs,
+    Values,
     batch_shape,
     drawn,
     has_rows,
@@ -27,24 +34,17 @@ from .runs import (
     plates,
     with_dimensions,
 )
-from .sites import JointSites, discrete_sites, estimator_of, law
-from .vectorisation import (
-    check_plates,
-    check_programs,
-    check_rows,
-    not_vectorised,
-    run_with_rows,
-)
+from .sites import JointSites, check_guide, discrete_sites, estimator_of, factors_of
 
 # Rows of one run that cost less than a further run: a site of a run takes about 50 microseconds,
 # and another row of a small site less than a tenth of a microsecond.
 FEW_EVALUATIONS = 16
 
-Names = frozenset[str]
-Nodes = Mapping[str, Node]
 Sets = dict[str, set[str]]
 Chain = tuple["Group", ...]
 SiteKind = tuple[Estimator, frozenset[Plate]]  # what the sites of a group share
+Term = tuple[str, str]  # of the bound: "guide" or "model", and the name of a site
+Terms = dict[Term, Node]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,29 +55,19 @@ class Group:
         estimator: of their expectation.
         sites: their names, in order.
         parents: of each site, the positions of the sites of this group that it depends on.
-        kept: plates whose elements have separate expectations.
-        joint: the sites' other plates, whose elements are variables of one event.
-        guide_sites: guide sites whose log-probability depends on this group and on no later one.
-        model_sites: model sites whose log-probability does.
+        kept: the dimensions of plates whose elements have separate expectations.
+        joint: the dimensions of other plates, whose elements are variables of one event.
+        terms: sites whose log-probability depends on this group and on no later one.
         has_children: whether distributions, scales or masks of guide sites depend on this group.
     """
 
     estimator: Estimator
     sites: tuple[str, ...]
     parents: tuple[frozenset[int], ...]
-    kept: frozenset[Plate]
-    joint: tuple[Plate, ...]
-    guide_sites: Names
-    model_sites: Names
+    kept: frozenset[int]
+    joint: tuple[int, ...]
+    terms: tuple[Term, ...]
     has_children: bool
-
-    @property
-    def is_ordered(self) -> bool:
-        return any(self.parents)
-
-    @property
-    def kept_dims(self) -> frozenset[int]:
-        return frozenset(dim for _, dim in self.kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,106 +78,110 @@ class Structure:
         chains: sequences of groups. A group depends on earlier ones of its chain only.
         coupled: continuous guide sites that depend on discrete ones.
         leaves: those after the last discrete site, so that none depends on them.
-        guide_sites: guide sites that depend on no discrete one.
-        model_sites: model sites that depend on no discrete one.
-        model_dims: the number of dimensions of every model site without rows.
+        terms: sites that depend on no discrete one.
         probes: sets of discrete sites, each with guide sites that depend on none of the set.
             Together they say of each guide site which earlier sites it does not depend on.
         signature: what must stay the same for the structure to stay valid.
+        shapes: what the model's sites were in the first run for each group: their dimensions,
+            rows included, and their plates.
     """
 
     chains: tuple[Chain, ...]
     coupled: Names
     leaves: Names
-    guide_sites: Names
-    model_sites: Names
-    model_dims: dict[str, int]
+    terms: tuple[Term, ...]
     probes: tuple[tuple[Names, Names], ...]
-    signature: tuple[Any, ...]
+    signature: dict[Term, Any]
+    shapes: dict[tuple[str, ...], dict[Term, Any]] = field(default_factory=dict)
 
-    def run_guide(self, programs: Programs) -> dict[str, Node] | None:
-        """Run the guide; return None if a site depends on more than it did.
+    def run_guide(self, programs: Programs, default: Estimator) -> Nodes:
+        """Run the guide; raise ChangedSiteError if a site depends on more than it did.
 
-        The sites of a probe have two equal rows. So a new dependence shows in the shape of a site,
+        The sites of a probe have two equal rows, so a new dependence shows in the shape of a site,
         or fails where it is control flow. The first probe's sites have no children, so that its run
         is a draw of the guide.
         """
-        nodes: dict[str, Node] = {}
-        try:
-            for sites, free in self.probes:
-                run = programs.run_guide(drawn(nodes), sites)
-                if any(
-                    name in free and has_rows(batch_shape(run[name]), programs.nesting)
-                    for name in run
-                ):
-                    return None
-                nodes = nodes or run
-        except Exception:
-            return None
+        nodes: Nodes = {}
+        for sites, free in self.probes:
+            try:
+                run = programs.run("guide", drawn(nodes), sites)
+            except Exception as error:
+                raise ChangedSiteError from error
+            shapes = {("guide", name): batch_shape(run[name]) for name in free & run.keys()}
+            rows = {term: has_rows(shape, programs.nesting) for term, shape in shapes.items()}
+            check_same(rows, dict.fromkeys(rows, False))
+            nodes = nodes or run
+        check_same(signature(nodes, default), self.signature)
         return nodes
 
 
 def discover(programs: Programs, nodes: Nodes, default: Estimator, validate: bool) -> Structure:
     """Return the structure of the programs, given the sites of one run of the guide."""
+    check_guide(nodes)
     names = discrete_sites(nodes)
-    model_dims = check_programs(programs, nodes, validate)
+    terms = check_programs(programs, nodes, validate)
     first = {name: nodes[name]["value"] for name in names}
     second = {name: _another_value(nodes[name]) for name in names}
 
-    def rows_of(name: str, level: int) -> Tensor:
-        return _pair(programs, nodes[name], first[name], second[name], level)
+    def in_rows(name: str, level: int) -> Tensor:
+        """Return the two values of a site in rows of a level."""
+        dims, event_dims = programs.nesting + level, len(nodes[name]["fn"].event_shape)
+        pair = [with_dimensions(x[name], dims, event_dims) for x in (first, second)]
+        return torch.stack([pair[row % 2] for row in range(rows_of(level))])
 
-    rows = {name: rows_of(name, 0) for name in names}
-    parents, readers, coupled = _dependences(programs, nodes, first, rows)
-    chains = _chains(nodes, names, parents, readers, default)
+    # The discrete sites that the log-probability of each site depends on, itself included.
+    above: dict[Term, set[str]] = {term: set() for term in terms}
+    for name in names:
+        run = run_with_rows(programs, first | {name: in_rows(name, 0)}, terms)
+        for term, node in run.items():
+            if has_rows(node["log_prob"].shape, programs.nesting):
+                above[term].add(name)
+    for name in nodes:  # also through other discrete sites
+        for parent in above["guide", name] - {name}:
+            above["guide", name] |= above["guide", parent]
+    parents = {name: above["guide", name] - {name} for name in nodes}
+    chains = _chains(nodes, names, parents, above.values(), programs.nesting, default)
     level = {name: g for chain in chains for g, sites in enumerate(chain) for name in sites}
-    rows = {name: rows_of(name, level[name]) for name in names}
-    guide, model, _, _ = _run_both(programs, rows)
-    check_plates(guide, model)
-    if validate:
-        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
-
-    # The discrete sites that the log-probability of each guide site depends on, itself included.
-    reach = {name: parents[name] | ({name} & first.keys()) for name in nodes}
-
-    def last_at(sites: list[str], dependences: Sets) -> Names:
-        """Return the sites that depend on these, and on none of a later level."""
-        later = {name for name in names if level[name] > level[sites[0]]}
-        return frozenset(
-            n for n, above in dependences.items() if above & {*sites} and not above & later
-        )
+    coupled = {name for name in nodes if parents[name]} - first.keys()
+    with_noise = replace(programs, coupled=frozenset(coupled))
+    fixed = {name: x for name, x in drawn(nodes).items() if name not in {*first, *coupled}}
+    together = fixed | {name: in_rows(name, level[name]) for name in names}
+    rows = run_with_rows(with_noise, together, terms)
+    for row, values in enumerate((first, second) if validate else ()):
+        check_rows(rows, run_with_rows(with_noise, fixed | values, terms), row, programs.nesting)
 
     def groups_of(chain: list[list[str]]) -> Chain:
         """Return a chain's groups. A plate is kept if all that depends on them stands in it."""
         groups: list[Group] = []
-        kept = frozenset(plate for node in nodes.values() for plate in plates(node))
+        later: set[str] = set()
+        kept = plates(nodes[chain[-1][0]])
         for sites in reversed(chain):
-            guide_sites, model_sites = last_at(sites, reach), last_at(sites, readers)
-            own_plates = frozenset(plates(nodes[sites[0]]))
-            for program, dependent in ((guide, guide_sites), (model, model_sites)):
-                kept &= own_plates.intersection(*[plates(program[name]) for name in dependent])
-            above = [{i for i, site in enumerate(sites) if site in parents[name]} for name in sites]
+            dependent = [
+                term for term in terms if above[term] & {*sites} and not above[term] & later
+            ]
+            own_plates = plates(nodes[sites[0]])
+            kept &= own_plates.intersection(*[plates(terms[term]) for term in dependent])
+            positions = [{i for i, x in enumerate(sites) if x in parents[name]} for name in sites]
             group = Group(
                 estimator=estimator_of(sites[0], nodes[sites[0]], default),
                 sites=tuple(sites),
-                parents=tuple(map(frozenset, above)),
-                kept=kept,
-                joint=tuple(sorted(own_plates - kept)),
-                guide_sites=guide_sites,
-                model_sites=model_sites,
-                has_children=any(above & {*sites} for above in parents.values()),
+                parents=tuple(map(frozenset, positions)),
+                kept=frozenset(dim for _, dim, _ in kept),
+                joint=tuple(sorted(dim for _, dim, _ in own_plates - kept)),
+                terms=tuple(dependent),
+                has_children=any(sites_above & {*sites} for sites_above in parents.values()),
             )
             _check_group(group)
             groups.insert(0, group)
+            later |= {*sites}
         return tuple(groups)
 
+    last = max(map(list(nodes).index, names), default=0)
     return Structure(
         chains=tuple(map(groups_of, chains)),
-        coupled=coupled,
-        leaves=coupled.difference(list(nodes)[: max(map(list(nodes).index, names), default=0)]),
-        guide_sites=frozenset(name for name in guide if not reach[name]),
-        model_sites=frozenset(name for name in model if not readers[name]),
-        model_dims=model_dims,
+        coupled=frozenset(coupled),
+        leaves=frozenset(coupled.difference(list(nodes)[:last])),
+        terms=tuple(term for term in terms if not above[term]),
         probes=_probes(list(nodes), frozenset(names), parents),
         signature=signature(nodes, default),
     )
@@ -208,135 +202,72 @@ def _probes(order: list[str], names: Names, parents: Sets) -> tuple[tuple[Names,
     return tuple(probes)
 
 
-def signature(nodes: Nodes, default: Estimator) -> tuple[Any, ...]:
+def signature(nodes: Nodes, default: Estimator) -> dict[Term, Any]:
     """Return what must stay the same for a structure to stay valid."""
-    return tuple(
-        (
-            name,
+    return {
+        ("guide", name): (
             type(base_distribution(node["fn"])),
-            tuple(sorted(plates(node))),
-            tuple(node["fn"].event_shape),
+            {plate[:2] for plate in plates(node)},
+            node["fn"].event_shape,
             estimator_of(name, node, default),
         )
         for name, node in nodes.items()
-    )
+    }
 
 
 def _another_value(node: Node) -> Tensor:
     """Return a value of the site in which every variable is its likeliest other category."""
-    view: Any = view_of(law(node["fn"]))
-    index = view.index(node["value"].unsqueeze(0))[0]
-    shape = index.shape + (view.k,)
-    other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)
-    likeliest = other_log_probs.argmax(-1)
-    is_possible = other_log_probs.amax(-1) > -torch.inf
-    return view.point(torch.where(is_possible, likeliest, index).unsqueeze(0))[0]
-
-
-def _pair(programs: Programs, node: Node, first: Tensor, second: Tensor, level: int) -> Tensor:
-    """Return two values of a site as rows of a level.
-
-    A level has ``level + 2`` rows, so that rows which move to another level's place are noticed.
-    """
-    event_dims = len(node["fn"].event_shape)
-    dims = programs.nesting + level
-    values = [with_dimensions(value, dims, event_dims) for value in (first, second)]
-    return torch.stack([values[row % 2] for row in range(level + 2)])
-
-
-def _with_rows(program: str, shapes: dict[str, torch.Size], nesting: int) -> Names:
-    """Return the sites whose shapes have rows; raise if they stand where others belong."""
-    found: set[str] = set()
-    for name, shape in shapes.items():
-        row_sizes = shape[: max(0, len(shape) - nesting)]
-        sizes = {level: size for level, size in enumerate(reversed(row_sizes)) if size > 1}
-        if any(size != level + 2 for level, size in sizes.items()):
-            raise not_vectorised(
-                program,
-                f"discrete values have rows at dimension {-1 - nesting}, to the left of the "
-                f"plates, but in the log-probability of its site {name!r}, of shape "
-                f"{tuple(shape)}, they stand at another dimension. Keep them in place: index with "
-                "broadcast indices (pyro.ops.indexing.Vindex, weight[pixel, z]), not by a table's "
-                "row whose dimensions are moved afterwards.",
-            )
-        found |= {name} if sizes else set()
-    return frozenset(found)
-
-
-def _run_both(programs: Programs, values: dict[str, Tensor]) -> tuple[Nodes, Nodes, Names, Names]:
-    """Run guide and model with rows; return their sites, and which of them have rows."""
-    guide = run_with_rows(programs, "guide", values)
-    shapes = {name: batch_shape(node) for name, node in guide.items()}
-    children = _with_rows("guide", shapes, programs.nesting)
-    model = run_with_rows(programs, "model", drawn(guide), guide)
-    shapes = {name: log_prob(node).shape for name, node in model.items()}
-    return guide, model, children, _with_rows("model", shapes, programs.nesting)
-
-
-def _dependences(
-    programs: Programs, nodes: Nodes, first: dict[str, Tensor], pairs: dict[str, Tensor]
-) -> tuple[Sets, Sets, Names]:
-    """Return the discrete sites that each guide site depends on, and each model site.
-
-    Both are also through other sites. The last output are the continuous guide sites whose
-    distributions depend on discrete ones.
-    """
-    in_guide: Sets = defaultdict(set, {name: set() for name in nodes})
-    in_model: Sets = defaultdict(set)
-    coupled: set[str] = set()
-    for name, rows in pairs.items():
-        guide, _, children, readers = _run_both(programs, first | {name: rows})
-        for child in children:
-            in_guide[child].add(name)
-        for child in readers:
-            in_model[child].add(name)
-        shapes = {child: guide[child]["fn"].batch_shape for child in children}
-        coupled |= {child for child in children if has_rows(shapes[child], programs.nesting)}
-    for sites in in_guide.values():
-        for parent in list(sites):
-            sites |= in_guide[parent]
-    return in_guide, in_model, frozenset(coupled - first.keys())
+    factors = factors_of(node)
+    index = factors.index(node["value"].unsqueeze(0))
+    log_probs = factors.log_probs.expand(*index.shape, -1)
+    others = log_probs.scatter(-1, index.unsqueeze(-1), -torch.inf).max(-1)
+    return factors.point(torch.where(others.values > -torch.inf, others.indices, index))[0]
 
 
 def _chains(
-    nodes: Nodes, names: list[str], in_guide: Sets, in_model: Sets, default: Estimator
+    nodes: Nodes,
+    names: list[str],
+    parents: Sets,
+    together: Iterable[set[str]],
+    nesting: int,
+    default: Estimator,
 ) -> list[list[list[str]]]:
     """Return chains of groups: one for all sites that depend on each other, or that one site reads.
 
     Chains of the same kinds of groups are joined where that takes no more evaluations, or so few
     that they cost less than another run.
     """
-
     kinds = {
-        name: (estimator_of(name, nodes[name], default), frozenset(plates(nodes[name])))
-        for name in names
+        name: (estimator_of(name, nodes[name], default), plates(nodes[name])) for name in names
     }
-
-    def kinds_of(chain: list[list[str]]) -> list[SiteKind]:
-        return [kinds[group[0]] for group in chain]
+    starts_group = {
+        name
+        for name in names
+        if "estimator" in nodes[name]["infer"] and Kind.STRUCTURED not in kinds[name][0].supports
+    }
 
     def cost(chain: list[list[str]]) -> int:
         """Return the number of evaluations."""
         total = 1
         for group in chain:
-            sites = {name: nodes[name] for name in group}
-            batch = torch.broadcast_shapes(*[node["fn"].batch_shape for node in sites.values()])
-            total *= kinds[group[0]][0].evaluations(JointSites(sites, {}).independent(batch))
+            sites = JointSites({name: nodes[name] for name in group}, nesting)
+            total *= kinds[group[0]][0].evaluations(sites.independent(sites.plates))
         return total
 
-    chains: list[list[list[str]]] = []
-    own = [in_guide[name] | {name} for name in names]
-    for component in _connected([*own, *in_guide.values(), *in_model.values()]):
-        chain = _grouped([name for name in names if name in component], in_guide, kinds, nodes)
-        twins = [other for other in chains if kinds_of(other) == kinds_of(chain)]
+    chains: dict[tuple[SiteKind, ...], list[list[list[str]]]] = {}
+    for component in _connected(together):
+        chain = _grouped(
+            [name for name in names if name in component], parents, kinds, starts_group
+        )
+        twins = chains.setdefault(tuple(kinds[group[0]] for group in chain), [])
         if twins:
             pairs = zip(twins[-1], chain, strict=True)
-            both = [sorted(first + second, key=names.index) for first, second in pairs]
+            both = [sorted(sites + others, key=names.index) for sites, others in pairs]
             if cost(both) <= max(cost(twins[-1]) + cost(chain), FEW_EVALUATIONS):
-                chains.remove(twins[-1])
+                twins.pop()
                 chain = both
-        chains.append(chain)
-    return chains
+        twins.append(chain)
+    return [chain for twins in chains.values() for chain in twins]
 
 
 def _connected(together: Iterable[set[str]]) -> list[set[str]]:
@@ -350,36 +281,25 @@ def _connected(together: Iterable[set[str]]) -> list[set[str]]:
 
 
 def _grouped(
-    sites: list[str], in_guide: Sets, kinds: Mapping[str, SiteKind], nodes: Nodes
+    sites: list[str], parents: Sets, kinds: Mapping[str, SiteKind], starts_group: set[str]
 ) -> list[list[str]]:
-    """Return groups of sites with the same estimator and plates, parents before children.
+    """Return groups of sites of one kind, parents before children.
 
     A site that depends on another one, and whose own estimator is for independent variables, starts
     a new group. Where the order is free, groups with fewer plates come first, so that more plates
     are kept.
     """
-    groups: list[list[str]] = []
-    position: dict[str, int] = {}
-    for name in sites:
-        least = max((position[parent] for parent in in_guide[name]), default=0)
-        if Kind.STRUCTURED not in kinds[name][0].supports and "estimator" in nodes[name]["infer"]:
-            least += any(kinds[parent] == kinds[name] for parent in in_guide[name])
-        fitting = [g for g in range(least, len(groups)) if kinds[groups[g][0]] == kinds[name]]
-        if not fitting:
-            fitting = [len(groups)]
-            groups.append([])
-        position[name] = fitting[0]
-        groups[position[name]].append(name)
-    ordered: list[list[str]] = []
-    while len(ordered) < len(groups):
-        known = {name for group in ordered for name in group}
-        ready = [
-            group
-            for group in groups
-            if group not in ordered and all(in_guide[name] <= known.union(group) for name in group)
-        ]
-        ordered.append(min(ready, key=lambda group: len(kinds[group[0]][1])))
-    return ordered
+    chain: list[list[str]] = []
+    done: set[str] = set()
+    while len(done) < len(sites):
+        groups: dict[SiteKind, list[str]] = {}
+        for name in [name for name in sites if name not in done]:
+            group, unknown = groups.get(kinds[name], []), parents[name] - done
+            if not unknown or (unknown <= {*group} and name not in starts_group):
+                groups[kinds[name]] = [*group, name]
+        chain.append(min(groups.values(), key=lambda group: len(kinds[group[0]][1])))
+        done.update(chain[-1])
+    return chain
 
 
 def _check_group(group: Group) -> None:
@@ -389,7 +309,134 @@ def _check_group(group: Group) -> None:
             raise TypeError(
                 f"{OWNER}: the guide's site {name!r} depends on "
                 f"{sorted(group.sites[i] for i in positions)}, but {group.estimator!r} is for "
-                "independent variables. Use an estimator for dependent ones, such as "
-                f"catlog.SCateR(2) or catlog.RLOO(8), or give {name!r} one of its own: "
-                'infer={"estimator": catlog.IndeCateR(2)}.'
+                "independent variables. Use catlog.SCateR(2) or catlog.RLOO(8), or give "
+                f'{name!r} one of its own: infer={{"estimator": catlog.IndeCateR(2)}}.'
             )
+
+
+class ChangedSiteError(NotImplementedError):
+    """A program has other sites, or other dependences, than in an earlier run."""
+
+
+def not_vectorised(program: str, reason: str) -> NotImplementedError:
+    """Return the error of a program that cannot have rows."""
+    return NotImplementedError(f"{OWNER}: the {program} cannot be vectorised: {reason}")
+
+
+def check_same(found: Mapping[Term, object], expected: Mapping[Term, object]) -> None:
+    """Raise if a site is not what it was in another run."""
+    for program, name in found.keys() | expected.keys():
+        if found.get((program, name), name) != expected.get((program, name), name):
+            raise ChangedSiteError(
+                f"{OWNER}: the {program}'s site {name!r} comes and goes, or changes what it "
+                "depends on, between runs of one step. Replace control flow by torch.where."
+            )
+
+
+def run_with_rows(programs: Programs, values: Values, expected: Terms) -> Terms:
+    """Run guide and model, and return their sites with their ``log_prob``.
+
+    Raise an error that says where a program cannot have rows, or has other sites than expected.
+    """
+    terms: Terms = {}
+    for program in ("guide", "model"):
+        nodes: Nodes = {}
+        try:
+            nodes = programs.run(program, values)
+            for name, node in nodes.items():
+                if program == "model" and not node["is_observed"]:
+                    _check_pair(name, node, terms.get(("guide", name)))
+                node["log_prob"] = log_prob(node).detach()
+        except Exception as error:
+            if OWNER in str(error) or not expected:
+                raise
+            sites = getattr(error, "sites", list(nodes))
+            place = f"after its site {sites[-1]!r}" if sites else "before its first site"
+            raise not_vectorised(
+                program,
+                f"it fails {place}{_line(error)} when discrete values have rows, one more "
+                f"dimension at the left ({type(error).__name__}: {error}). Index from the right "
+                "(x[..., 0]), replace `if x:` by torch.where, or use pyro.infer.TraceGraph_ELBO.",
+            ) from error
+        terms |= {(program, name): node for name, node in nodes.items()}
+        values = drawn(nodes)
+    check_same(dict.fromkeys(terms), dict.fromkeys(expected or terms))
+    return terms
+
+
+def _line(error: Exception) -> str:
+    """Return where the user's program failed: the innermost line outside of the libraries."""
+    folders = [Path(str(module.__file__)).parent for module in (pyro, torch, traceback)]
+    folders.append(Path(__file__).parents[1])
+    lines = [
+        f" ({frame.filename}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(folder in Path(frame.filename).parents for folder in folders)
+    ]
+    return lines[-1] if lines else ""
+
+
+def rows_of(level: int) -> int:
+    """Return the number of rows of a level in checks: rows that move to another are noticed."""
+    return level + 2
+
+
+def check_programs(programs: Programs, guide: Nodes, validate: bool) -> Terms:
+    """Return the sites of guide and model in a run without rows, compared by Pyro's own checks."""
+    values = drawn(guide)
+    terms = run_with_rows(programs, values, {})
+    if validate:
+        pair = (programs.model, programs.guide, programs.args, programs.kwargs)
+        with programs.given(values):
+            get_importance_trace("flat", programs.nesting, *pair)
+        for name, node in guide.items():
+            if "baseline" in node["infer"]:
+                warn(f"{OWNER}: infer['baseline'] of site {name!r} is ignored.", stacklevel=2)
+    return terms
+
+
+def _check_pair(name: str, model: Node, guide: Node | None) -> None:
+    """Raise if the guide lacks a site that the model draws, or has more categories there."""
+    if guide is None:
+        is_marked = model["infer"].get("enumerate")
+        raise (NotImplementedError if is_marked else ValueError)(
+            f"{OWNER}: the model's site {name!r} is neither observed nor in the guide. Add it to "
+            "the guide, also for enumeration; or sum it out in a pyro.factor, or use "
+            "pyro.infer.TraceEnum_ELBO."
+        )
+    pair = {"guide": guide, "model": model}
+    sizes = [factors_of(pair[program]).k for program in discrete_sites(pair)]
+    if len(sizes) == 2 and sizes[0] > sizes[1]:
+        raise ValueError(
+            f"{OWNER}: site {name!r} has {sizes[0]} categories in the guide, but {sizes[1]} in "
+            "the model. Give it the same number in both."
+        )
+
+
+def check_rows(together: Terms, alone: Terms, row: int, nesting: int) -> None:
+    """Raise if a site has another log-probability in a row than in a separate run."""
+    for (program, name), node in alone.items():
+        rows = with_dimensions(together[program, name]["log_prob"], nesting, 0)
+        expected = with_dimensions(node["log_prob"], nesting, 0)
+        lead = rows.shape[: rows.dim() - nesting]
+        moved = any(n not in (1, rows_of(level)) for level, n in enumerate(reversed(lead)))
+        in_row = rows[tuple(min(row, size - 1) for size in lead)]
+        if moved or in_row.shape != expected.shape or not _is_close(in_row, expected):
+            raise not_vectorised(
+                program,
+                f"the log-probability of its site {name!r} differs when several rows are computed "
+                f"at once: rows mix, or move to another dimension of {tuple(rows.shape)}. Reduce "
+                "and index from the right (x.sum(-1), x[..., 0]), sum plates with keepdim=True, "
+                "index with pyro.ops.indexing.Vindex, and call eval() of a network with dropout or "
+                "batch normalisation. pyro.enable_validation(False) turns this check off.",
+            )
+
+
+def _is_close(together: Tensor, alone: Tensor) -> bool:
+    """Return whether numbers differ by rounding only: far less than a row's influence."""
+    eps = torch.finfo(together.dtype).eps
+    if together.device.type == "cuda" and together.dtype != torch.float64:
+        eps = torch.finfo(torch.bfloat16).eps  # matrix products may be in TensorFloat32
+    size = torch.where(alone.isfinite(), alone, 0.0).abs().amax().clamp(min=1.0)
+    atol = eps ** (2 / 3) * float(size)
+    return torch.allclose(together, alone, rtol=0, atol=atol, equal_nan=True)
