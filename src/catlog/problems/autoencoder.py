@@ -3,7 +3,6 @@
 Its images need ``pip install 'catlog[problems]'``.
 """
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -37,10 +36,10 @@ def dvae(size: Size, seed: int) -> Problem:
     The parameters are the encoder's logits of four test images. The autoencoder is trained at the
     first call (a few seconds) and kept in the cache folder, ``CATLOG_CACHE`` or
     ``~/.cache/catlog``. Small: 10 bits, in float64. Large: the paper's 200 bits, in float32. Its
-    reference is pooled (about a minute) and also kept.
+    reference is pooled (about a minute).
     """
-    encoder, f, images, folder = _trained(size, seed)
-    return Problem(black_box(f), (encoder(images),), bits, structured=f, cache=folder, **POOLED)
+    encoder, f, images = _trained(size, seed)
+    return Problem(black_box(f), (encoder(images),), bits, structured=f, **POOLED)
 
 
 @problem("dvae-encoder", interactions=True, relaxable=True)
@@ -52,7 +51,7 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
 
     The parameters are W and b. See :func:`dvae`.
     """
-    encoder, f, images, folder = _trained(size, seed)
+    encoder, f, images = _trained(size, seed)
     hidden = encoder[:-1](images)
     last: Any = encoder[-1]
 
@@ -60,11 +59,11 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
         return bits(hidden @ weight.mT + bias.unsqueeze(-2))
 
     parameters = (last.weight, last.bias)
-    return Problem(black_box(f), parameters, law, structured=f, cache=folder, **POOLED)
+    return Problem(black_box(f), parameters, law, structured=f, **POOLED)
 
 
-def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
-    """Return the encoder, minus the log-likelihood as f, the images and the cache folder."""
+def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor]:
+    """Return the encoder, minus the log-likelihood as f, and the images."""
     train, test = _digits()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get("CATLOG_CACHE") or f"{cache}/catlog").expanduser() / "problems"
@@ -75,9 +74,7 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
     model = (model.double() if size == "small" else model).requires_grad_(False)
     images = test[:IMAGES].to(next(model.parameters()).dtype)
     encoder, decoder = model
-    weights = b"".join(tensor.numpy().tobytes() for tensor in state.values())
-    f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images))
-    return encoder, f, images, folder / hashlib.sha256(weights).hexdigest()[:16]
+    return encoder, FirstLayerLinear(decoder, BernoulliCrossEntropy(images)), images
 
 
 def _digits() -> tuple[Tensor, Tensor]:

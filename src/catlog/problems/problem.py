@@ -1,11 +1,10 @@
 """A test problem (a function, a distribution and the right gradient) and the registry."""
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import wraps
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from math import prod
 from pathlib import Path
 from pickle import UnpicklingError
@@ -73,7 +72,6 @@ class Problem:
         pooled: the estimator behind the reference where there is neither a closed form nor few
             enough points.
         calls: the number of its estimates.
-        cache: a folder in which a pooled reference is kept, where computing it takes long.
         limit: the largest number of points that is enumerated.
         name: as given to :func:`catlog.problems.make`, like size and seed.
         summary: the structure that the problem tests, in one sentence.
@@ -90,7 +88,6 @@ class Problem:
     expectation: Callable[..., Tensor] | None = None
     pooled: Estimator | None = None
     calls: int = 100
-    cache: Path | None = None
     limit: int = 2**14
     name: str = "problem"
     summary: str = ""
@@ -98,7 +95,6 @@ class Problem:
     relaxable: bool = False
     size: Size = "small"
     seed: int = 0
-    _kept: dict[str, Reference] = field(default_factory=dict, init=False, repr=False)
 
     def q(self) -> Distribution:
         """Return the distribution at the problem's parameters."""
@@ -109,54 +105,43 @@ class Problem:
         """The number of points of the sample space."""
         return prod(view(self.q()).cardinalities)
 
-    def reference(self, watch: Callable[[int, int], None] | None = None) -> Reference:
+    def reference(self) -> Reference:
         """Return the right answer: in closed form, else by enumeration, else pooled.
 
-        It is computed at the first call. Pooling can take a minute; ``watch`` is called after every
-        estimate with the number of estimates so far and in total.
+        It is computed at the first call. Pooling can take a minute.
         """
-        if "reference" not in self._kept:
-            self._kept["reference"] = self._computed(watch)
-        return self._kept["reference"]
+        return self._reference
 
-    def _computed(self, watch: Callable[[int, int], None] | None) -> Reference:
+    @cached_property
+    def _reference(self) -> Reference:
         if self.expectation is not None:
             return self._differentiated(self.expectation(*self.parameters), "closed form")
         if self.points <= self.limit:
             value = Exact(limit=self.limit)(self.f, self.q())
             return self._differentiated(value, "enumeration")
-        E = self.pooled
-        if E is None:
+        if self.pooled is None:
             raise ValueError(
                 f"{self.name}: {readable(self.points)} points are too many to enumerate; "
                 "give `expectation` or `pooled`."
             )
-        if self.cache is None:
-            return self.pool(E, self.calls, watch)
-        settings = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
-        path = self.cache / f"reference-{self.name}-{self.calls}-{settings}.pt"
-        return Reference(**load_or_make(path, lambda: vars(self.pool(E, self.calls, watch))))
+        return self.pool(self.pooled, self.calls)
 
     def _differentiated(self, value: Tensor, how: How) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
         error = tuple(torch.zeros_like(tensor) for tensor in gradient)
         return Reference(value.detach(), gradient, error, how)
 
-    def pool(
-        self, E: Estimator, calls: int, watch: Callable[[int, int], None] | None = None
-    ) -> Reference:
+    def pool(self, E: Estimator, calls: int) -> Reference:
         """Return the mean of ``calls`` estimates by E (at least 2), with its standard error."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         f = self.f if self.structured is None else self.structured
         value = torch.zeros(self.q().batch_shape, dtype=torch.float64)
         moments, sizes = Moments(), [leaf.numel() for leaf in self.parameters]
-        for call in range(1, calls + 1):
+        for _ in range(calls):
             estimate = E(f, self.q(), generator=generator)
-            value += (estimate.detach() - value) / call
+            value += estimate.detach() / calls
             gradients = torch.autograd.grad(estimate.sum(), self.parameters)
             moments.add(torch.cat([gradient.flatten() for gradient in gradients]).unsqueeze(0))
-            if watch is not None:
-                watch(call, calls)
 
         def by_parameter(flat: Tensor) -> tuple[Tensor, ...]:
             parts = zip(flat.split(sizes), self.parameters, strict=True)
