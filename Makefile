@@ -7,8 +7,8 @@ KILLS ?= 3
 ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/compiled \
 	--ignore=experiments/tests/slow \
 	--ignore=tests/benchmarks --ignore=tests/pyro_elbo --ignore=src/catlog/pyro
-# Tests that run once, with every annotated shape checked.
-SHAPED := src/catlog/testing/test_battery.py tests/distributions/test_every_estimator.py
+# Tests that run once, with every annotated shape checked: every estimator on every distribution.
+SHAPED := tests/frozen
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit shapes test-peers test-pyro test-transformers test-scale \
@@ -44,7 +44,7 @@ shapes: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --jaxtyping-packages=catlog,beartype.beartype \
 		$(SHAPED) src/catlog/testing/test_outputs.py tests/functions/test_functions.py \
 		tests/functions/test_known.py tests/distributions/test_structured.py \
-		-k "test_battery or test_every_estimator or table or (of_its_own and event) or \
+		-k "frozen or table or (of_its_own and event) or \
 		(unbiased and not test_outputs and not (test_known and (RLOO or CritiCateR or DoubleCV)))"
 
 .venv/peers: .venv/ready
@@ -145,4 +145,4 @@ planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by on
 
 clean:  ## remove the environment and what was built
 	rm -rf .venv .venv-jax .versions build dist demo runs docs/_build docs/api docs/gallery htmlcov \
-		.coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
+		.coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,6 @@
 """Every mistake raises an error that names the argument, its value and the remedy."""
 
 import re
-from copy import deepcopy
 from inspect import signature
 from math import prod
 
@@ -11,26 +10,16 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent, Normal
 
 import catlog
-from catlog import RLOO, Exact, GumbelSoftmax, IndeCateR, Reinforce
-from catlog.core.checks import check_generator, check_number
+from catlog import GumbelSoftmax, IndeCateR, Reinforce
+from catlog.core import checks
 from catlog.distributions import Categoricals
 from catlog.estimators import ESTIMATORS, CountDifferences, MovingAverageBaseline
-from catlog.functions import (
-    Additive,
-    BernoulliCrossEntropy,
-    FirstLayerLinear,
-    OfSum,
-    Pairwise,
-    Potts,
-)
-from catlog.testing.cases import seeded
 from catlog.testing.settings import chosen_per_draw, supports, tape
 from support.laws import KINDS, bits, integers
 
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
     IndeCateR(samples=3, per_variable=True),
-    IndeCateR(samples=3, sampling="latin"),
     IndeCateR(samples=3, variables=2),
     IndeCateR(samples=3, variables=2, control="none"),
     GumbelSoftmax(samples=3, hard=True),
@@ -66,124 +55,121 @@ def kinds(E):
     return [kind for kind in KINDS if supports(E, kind)]
 
 
-def check(error, message, call, mistakes):
-    """Check that each mistake raises the error; {0} in its message stands for the mistake."""
-    for mistake in mistakes:
-        with pytest.raises(error, match=message(mistake) if callable(message) else message):
-            call(mistake)
-
-
-def of_type(text):
-    """Return a function that puts the type of a mistake into the text."""
-    return lambda mistake: text.replace("TYPE", type(mistake).__name__)
+def check(error, call, table):
+    """Check that all mistakes behind a message raise it; TYPE in it is the type of the mistake."""
+    for message, mistakes in table.items():
+        for mistake in mistakes:
+            with pytest.raises(error, match=message.replace("TYPE", type(mistake).__name__)):
+                call(mistake)
 
 
 # What f returns, and what the error says of it.
-WRONG_VALUES = {
+FUNCTIONS_OF_WRONG_VALUE = {
     r"f must return one value per point: it was given x of shape \(\d+, 2, 3\) and must return "
-    r"shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)": torch.sum,
-    "f must return its values on cpu, the device of its input, but they are on meta": (
+    r"shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)": [torch.sum],
+    "f must return its values on cpu, the device of its input, but they are on meta": [
         lambda x: total(x).to("meta")
-    ),
+    ],
     **{
         rf"f must return finite numbers, but \d+ of \d+ are .* the first \({value}\) at index "
-        r"\(0, 0\).*validate_args=False": lambda x, value=value: 0 * total(x) + value
+        r"\(0, 0\).*validate_args=False": [lambda x, value=value: 0 * total(x) + value]
         for value in (torch.nan, torch.inf, -torch.inf)
     },
 }
-WRONG_TYPES = {
-    r"f must return a tensor of shape \(\d+, 2\), but it returned float\. If these are the values, "
-    r"wrap them: torch\.as_tensor\(values, dtype=torch\.float32, device='cpu'\)\.": lambda x: 1.0,
-    r"f must return a tensor of shape \(\d+, 2\), but it returned ndarray\. .*wrap them": (
+FUNCTIONS_OF_WRONG_TYPE = {
+    r"f must return a tensor of shape \(\d+, 2\), but it returned float\. If these are the "
+    r"values, wrap them: torch\.as_tensor\(values, dtype=torch\.float32, device='cpu'\)\.": [
+        lambda x: 1.0
+    ],
+    r"f must return a tensor of shape \(\d+, 2\), but it returned ndarray\. .*wrap them": [
         lambda x: total(x).detach().numpy()
-    ),
-    r"f: its value must be a dense tensor, but its layout is torch\.sparse_coo\..*`to_dense": (
+    ],
+    r"f: its value must be a dense tensor, but its layout is torch\.sparse_coo\..*`to_dense": [
         lambda x: total(x).to_sparse()
-    ),
-    r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`": (
+    ],
+    r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`": [
         lambda x: total(x).long()
-    ),
+    ],
+    "f must be a function of points, but TYPE was given": [None, 1.0, "f", torch.zeros(3)],
 }
-WRONG_GENERATORS = (0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True)
-NO_GENERATOR = of_type(r"generator must be a torch\.Generator or None, but TYPE was given")
+WRONG_GENERATORS = {
+    r"generator must be a torch\.Generator or None, but TYPE was given": [
+        0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True
+    ]
+}  # fmt: skip
+WRONG_DISTRIBUTIONS = {
+    "q: a distribution of categorical .*but TYPE was given": [
+        None, 0.5, "q", torch.zeros(3), Bernoulli, [Bernoulli(logits=torch.zeros(2, 3))]
+    ],
+    "q: a distribution of categorical variables is needed.*Normal.* was given.*Supported": [
+        Normal(0.0, 1.0), Independent(Normal(torch.zeros(3), 1.0), 1)
+    ],
+}  # fmt: skip
+OF_SEPARATE_VARIABLES = {  # functions of a distribution that treats variables as a batch
+    r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\.": [
+        total
+    ],
+    r"last 2 batch dimensions of q.*Independent\(q, 2\)\.": [lambda x: x.sum((-1, -2))],
+}
 # What is not a tensor, not a number, not a flag: for arguments that want one of these.
 NO_TENSORS = [[[0.0, 1.0]], 1.0, "x", (), {}, object(), True]
 
 
 @each_estimator
 def test_mistakes_in_a_call_are_named(E, q):
-    for error, wrong in ((ValueError, WRONG_VALUES), (TypeError, WRONG_TYPES)):
-        for message, f in wrong.items():
-            check(error, message, lambda f: E(f, q), [f])
-    no_function = of_type("f must be a function of points, but TYPE was given")
-    check(TypeError, no_function, lambda f: E(f, q), [None, 1.0, "f", torch.zeros(3)])
-    check(TypeError, NO_GENERATOR, lambda wrong: E(total, q, generator=wrong), WRONG_GENERATORS)
+    check(ValueError, lambda f: E(f, q), FUNCTIONS_OF_WRONG_VALUE)
+    check(TypeError, lambda f: E(f, q), FUNCTIONS_OF_WRONG_TYPE)
+    check(TypeError, lambda wrong: E(total, q, generator=wrong), WRONG_GENERATORS)
+    check(TypeError, lambda q: E(total, q), WRONG_DISTRIBUTIONS)
+    separate = Bernoulli(logits=torch.zeros(2, 3))
+    check(ValueError, lambda f: E(f, separate), OF_SEPARATE_VARIABLES)
+    order = r"q: a distribution is needed, but function was given.*Write E\(f, q\): the function"
+    check(TypeError, lambda f: E(q, f), {order: [total]})
     unchecked = bits(torch.zeros(2, 3), validate_args=False)
     assert bool(E(lambda x: total(x) * torch.nan, unchecked).isnan().all())
-
-
-@each_estimator
-def test_wrong_distributions_are_named(E, q):
-    law = Bernoulli(logits=torch.zeros(2, 3))
-    none = of_type("q: a distribution of categorical .*but TYPE was given")
-    check(
-        TypeError, none, lambda q: E(total, q), [None, 0.5, "q", torch.zeros(3), Bernoulli, [law]]
-    )
-    other = "q: a distribution of categorical variables is needed.*Normal.* was given.*Supported"
-    normals = [Normal(0.0, 1.0), Independent(Normal(torch.zeros(3), 1.0), 1)]
-    check(TypeError, other, lambda q: E(total, q), normals)
-    order = r"q: a distribution is needed, but function was given.*Write E\(f, q\): the function"
-    check(TypeError, order, lambda f: E(q, f), [total])
-    one = r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\."
-    check(ValueError, one, lambda f: E(f, law), [total])
-    two = r"last 2 batch dimensions of q.*Independent\(q, 2\)\."
-    check(ValueError, two, lambda f: E(f, law), [lambda x: x.sum((-1, -2))])
-
-
-@each_injectable
-def test_wrong_points_are_named(E, q):
-    def use(x):
-        return E(total, q, x=x)
-
-    needed = r"x must have shape \[.*, \*batch, \*event\] = \[n.*, 2, 3\], but"
-    for shape in ((3,), (2, 3), (0, 2, 3), (6, 3, 2), (6, 1, 2, 3)):
-        given = rf"{needed} \({', '.join(map(str, shape))},?\) was given"
-        check(ValueError, given, use, [torch.zeros(shape)])
-    tensor = of_type(r"x must be a tensor of shape \[n.*, 2, 3\], but TYPE was given")
-    check(TypeError, tensor, use, NO_TENSORS)
-    x = torch.zeros(rows(E, q), 2, 3)
-    check(ValueError, "x must be on cpu, where q is, but it is on meta", use, [x.to("meta")])
-    check(TypeError, NO_GENERATOR, lambda g: E(total, q, x=x, generator=g), WRONG_GENERATORS)
 
 
 NOT_ONE_HOT = [(0, 0, 0), (1, 1, 0), (0.5, 0.5, 0), (2, 0, 0), (1, torch.nan, 0), (1, 1, -1)]
 
 
-@pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "one-hot")], ids=repr)
-def test_points_that_are_not_one_hot_are_named(E):
-    q = KINDS["one-hot"](torch.zeros(2, 3, 3))
+@each_injectable
+def test_wrong_points_are_named(E, q):
+    def use(x, q=q):
+        return E(lambda x: x.flatten(2).sum(-1).float(), q, x=x)
 
-    def use(row):
-        x = torch.eye(3).expand(rows(E, q), 2, 3, 3).clone()
-        x[0, 1, 2] = torch.tensor(row)
-        E(clean, q, x=x)
-
-    message = "x must hold one-hot vectors, a single 1 among zeros, but others were given"
-    check(ValueError, message, use, NOT_ONE_HOT)
-
-
-@pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "index")], ids=repr)
-def test_points_that_are_not_whole_are_named(E):
-    """Floats are refused by their type, so where q is not checked, too."""
-    q, loose = (KINDS["index"](torch.zeros(2, 3, 3), validate_args=flag) for flag in (True, False))
+    needed = r"x must have shape \[.*, \*batch, \*event\] = \[n.*, 2, 3\], but"
+    shapes = [(3,), (2, 3), (0, 2, 3), (6, 3, 2), (6, 1, 2, 3)]
+    for shape in shapes:
+        given = rf"{needed} {re.escape(str(shape))} was"
+        check(ValueError, use, {given: [torch.zeros(shape)]})
+    check(
+        TypeError,
+        use,
+        {r"x must be a tensor of shape \[n.*, 2, 3\], but TYPE was given": NO_TENSORS},
+    )
     x = torch.zeros(rows(E, q), 2, 3)
-    for wrong in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
-        message = rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {wrong.dtype}"
-        check(TypeError, message, lambda x: E(total, loose, x=x), [wrong])
-    outside = [x.long() - 1, x.long() + 3]
-    check(ValueError, "x holds a point that q cannot draw", lambda x: E(total, q, x=x), outside)
-    if type(E).__name__ not in SETS:
-        E(lambda x: total(x).float(), q, x=x.to(torch.int32))
+    check(ValueError, use, {"x must be on cpu, where q is, but it is on meta": [x.to("meta")]})
+    check(TypeError, lambda g: E(total, q, x=x, generator=g), WRONG_GENERATORS)
+    impossible = bits(torch.tensor([[0.0, 0.0, -torch.inf]]).expand(2, 3))
+    zero = {"x holds a point that q cannot draw.*probability zero": [x + 1]}
+    check(ValueError, lambda x: use(x, impossible), zero)
+    if supports(E, "one-hot"):
+        one_hot = KINDS["one-hot"](torch.zeros(2, 3, 3))
+        points = torch.eye(3).expand(rows(E, one_hot), 2, 3, 3).repeat(len(NOT_ONE_HOT), 1, 1, 1, 1)
+        points[:, 0, 1, 2] = torch.tensor(NOT_ONE_HOT)
+        message = "x must hold one-hot vectors, a single 1 among zeros, but others were given"
+        check(ValueError, lambda x: use(x, one_hot), {message: points})
+    if supports(E, "index"):  # floats are refused by their type, so where q is not checked, too
+        checked, loose = (
+            KINDS["index"](torch.zeros(2, 3, 3), validate_args=flag) for flag in (True, False)
+        )
+        whole = r"x must hold points of torch\.int64, as q\.sample\(\) gives .*but"
+        wrong = [x + 0.7, x, x.bool(), x.to(torch.complex64)]
+        check(TypeError, lambda x: use(x, loose), {f"{whole} {x.dtype}": [x] for x in wrong})
+        outside = {"x holds a point that q cannot draw": [x.long() - 1, x.long() + 3]}
+        check(ValueError, lambda x: use(x, checked), outside)
+        if type(E).__name__ not in SETS:
+            use(x.to(torch.int32), checked)
 
 
 @pytest.mark.parametrize("E", [E for E in ALL if supports(E, "bits")], ids=repr)
@@ -207,29 +193,33 @@ def test_wrong_noise_is_named(E):
         others = (u.double() if u.is_floating_point() else u.int() for u in valid)
         assert use(tuple(valid)).isfinite()
         assert use(tuple(others)).isfinite()
-    with pytest.raises(ValueError, match=r"noise: \w+ used all but 1 of the given tensors"):
-        use((*valid, torch.zeros(1)))
+    surplus = {r"noise: \w+ used all but 1 of the given tensors": [(*valid, torch.zeros(1))]}
+    check(ValueError, use, surplus)
     for place, noise in enumerate(valid):
         of_floats = noise.is_floating_point()
-
-        def put(wrong, place=place):
-            use((*valid[:place], wrong, *valid[place + 1 :]))
-
         shape = re.escape(str(tuple(noise.shape)))
-        comes = rf"noise: a tensor of shape {shape} comes next, number {place + 1}, but"
-        check(ValueError, comes, put, [*NO_TENSORS, noise[..., :0], noise.unsqueeze(0)])
         name = "uniforms" if of_floats else "numbers of variables, integers"
         other = noise.long() if of_floats else noise.float()
-        for wrong in (other, noise.bool(), noise.to(torch.complex64)):
-            message = rf"noise: {name} of shape {shape}.* come next, but {wrong.dtype} was given"
-            check(TypeError, message, put, [wrong])
-        elsewhere = "noise must be on cpu, where q is, but it is on meta"
-        check(ValueError, elsewhere, put, [noise.to("meta")])
-        outside = [noise - 1, noise + 3, *[noise * torch.nan] * of_floats]
-        check(ValueError, r"noise.* must h.*, but others were given", put, outside)
-        if not of_floats:
-            different = "each draw must have 2 different numbers"
-            check(ValueError, different, put, [torch.ones_like(noise)])
+        wrong_types = {
+            rf"noise: {name} of shape {shape}.* come next, but {wrong.dtype} was given": [wrong]
+            for wrong in (other, noise.bool(), noise.to(torch.complex64))
+        }
+        wrong_values = {
+            rf"noise: a tensor of shape {shape} comes next, number {place + 1}, but": [
+                *NO_TENSORS, noise[..., :0], noise.unsqueeze(0)
+            ],
+            "noise must be on cpu, where q is, but it is on meta": [noise.to("meta")],
+            r"noise.* must h.*, but others were given": [
+                noise - 1, noise + 3, *[noise * torch.nan] * of_floats
+            ],
+            "each draw must have 2 different numbers": [torch.ones_like(noise)] * (not of_floats),
+        }  # fmt: skip
+
+        def put(wrong, i=place):
+            use((*valid[:i], wrong, *valid[i + 1 :]))
+
+        check(TypeError, put, wrong_types)
+        check(ValueError, put, wrong_values)
 
 
 @each_estimator
@@ -239,175 +229,111 @@ def test_parameters_that_became_nan(E):
     for kind in kinds(E):
         q = KINDS[kind](torch.zeros(2, 3, 2))
         q.base_dist.logits[1, 2] = torch.nan
-        with pytest.raises(ValueError, match=message):
-            E(total, q)
+        check(ValueError, lambda q: E(total, q), {message: [q]})
     if supports(E, "mixed"):  # torch refuses this for its own distributions
         logits = torch.zeros(2, 3, 2)
         logits[1, 2] = -torch.inf
         reason = r"no valid probabilities at index \(1, 2\).*every category is masked"
-        with pytest.raises(
-            ValueError, match=f"{reason}.*leave each variable at least one category"
-        ):
-            E(total, Categoricals(logits, (2, 2, 2)))
-
-
-def scribbling(x):
-    value = (x.mul_(2) - 0.3).square().flatten(2).sum(-1)
-    x.zero_()
-    return value
-
-
-def into_one_buffer(x, buffer=torch.empty(2**12)):
-    value = clean(x).detach()
-    return buffer[: value.numel()].view(value.shape).copy_(value)
-
-
-def of_bools(x):
-    return clean(x) > 1
-
-
-@each_estimator
-def test_functions_that_are_as_good_as_others(E):
-    """That write into their input, write all results into the same memory, or return bools."""
-    same = [(scribbling, clean)]
-    if not E.differentiates_f:
-        same += [(into_one_buffer, clean), (of_bools, lambda x: of_bools(x).float())]
-    for kind in kinds(E):
-        for pair in same:
-            results = []
-            for f in pair:
-                logits = torch.linspace(-1, 1, 18).view(2, 3, 3).requires_grad_()
-                value = deepcopy(E)(f, KINDS[kind](logits), generator=seeded())
-                results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
-            torch.testing.assert_close(*results, rtol=0, atol=0)
-
-
-class Scribbling(Additive):
-    def neighbours(self, x, variables=None):
-        table = super().neighbours(x, variables)
-        x.zero_()
-        return table
-
-
-@pytest.mark.parametrize("E", [E for E in INJECTABLE if type(E).__name__ not in SETS], ids=repr)
-def test_injected_x_is_unchanged(E, q):
-    x = torch.tensor([0.0, 1.0, 1.0]).expand(rows(E, q), 2, 3)
-    functions = [scribbling]
-    if isinstance(E, IndeCateR):
-        functions.append(Scribbling(torch.arange(6.0).view(3, 2)))
-    for f in functions:
-        given = x.clone()
-        E(f, q, x=given)
-        assert torch.equal(given, x)
-
-
-@pytest.mark.parametrize(
-    "E", [Exact(), IndeCateR(), IndeCateR(per_variable=True), IndeCateR(variables=3)], ids=repr
-)
-def test_f_returns_nan_at_a_neighbour_only(E, q):
-    x = None if isinstance(E, Exact) else torch.ones(rows(E, q), 2, 3)
-    with pytest.raises(ValueError, match=r"f must return finite numbers.*nan.*validate_args=False"):
-        E(lambda x: torch.where(total(x) == 2, torch.nan, total(x)), q, x=x)
+        remedy = "leave each variable at least one category"
+        q = Categoricals(logits, (2, 2, 2))
+        check(ValueError, lambda q: E(total, q), {f"{reason}.*{remedy}": [q]})
 
 
 def with_table(table):
-    f = Additive(torch.zeros(3, 2))
+    f = catlog.functions.Additive(torch.zeros(3, 2))
     f.neighbours = lambda x: table
     return f
 
 
-# A call with three bits in a batch of two, and what the error says of it.
-WRONG_CALLS = {
-    r"f\.neighbours must return finite numbers, but 6 of 12.*validate_args=False": lambda q: (
-        IndeCateR()(with_table(torch.full((1, 2, 3, 2), torch.nan)), q)
+def some_nan(x):
+    return torch.where(total(x) == 2, torch.nan, total(x))
+
+
+def flat(x):
+    return total(x.detach())
+
+
+ONES = torch.ones(1, 2, 3)
+# A call, and the beginning of its error; q has three bits in a batch of two.
+WRONG_VALUES = {
+    "IndeCateR()(with_table(torch.full((1, 2, 3, 2), torch.nan)), q)": (
+        r"f\.neighbours must return finite numbers, but 6 of 12.*validate_args=False"
     ),
-    r"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned shape "
-    r"\(2, 3, 2\)": lambda q: IndeCateR()(with_table(torch.zeros(2, 3, 2)), q),
-    r"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned list": lambda q: (
-        IndeCateR()(with_table([0.0]), q)
+    "IndeCateR()(with_table(torch.zeros(2, 3, 2)), q)": (
+        r"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .* returned shape \(2, 3, 2\)"
     ),
-    r"f: its derivative in x is needed.*Use a black-box estimator": lambda q: IndeCateR(
-        variables=1
-    )(lambda x: total(x.detach()), q),
-    r"RLOO: `x.shape\[0\]` must be at least 2, but 1 was given.*use Reinforce": lambda q: RLOO()(
-        total, q, x=torch.ones(1, 2, 3)
+    "IndeCateR()(with_table([0.0]), q)": (
+        r"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned list"
     ),
-    r"q: a distribution needs at least one variable.*event shape \(0,\)": lambda q: IndeCateR()(
-        total, bits(torch.zeros(2, 0))
+    "IndeCateR(1, variables=1)(flat, q)": "f: its derivative in x is needed.*Use a black-box",
+    "RLOO()(total, q, x=ONES)": r"RLOO: `x.shape\[0\]` must be at least 2, but 1 .*use Reinforce",
+    "RLOO()(total, bits(torch.zeros(2, 0)))": r"q: .* at least one variable.*event shape \(0,\)",
+    "IndeCateR(1, variables=4)(total, q)": "`variables` must be between 1 and 3, but 4.*has 3",
+    "IndeCateR(1, variables=1, per_variable=True)": "`variables` and `per_variable` exclude each",
+    "IndeCateR(1, variables=2)(total, q, x=ONES, noise=ONES.long())": (
+        r"noise: a tensor of shape \(1, 2, 2\) comes next, number 1, but \(1, 2, 3\) was given"
     ),
-    r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables": lambda q: (
-        IndeCateR(variables=4)(total, q)
+    "IndeCateR(per_variable=True)(total, q, x=torch.zeros(4, 2, 3))": (
+        r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given"
     ),
-    "`variables` and `per_variable` exclude each other": lambda q: IndeCateR(
-        variables=1, per_variable=True
+    "Exact()(total, q, x=ONES)": "x: Exact cannot use it, as it draws nothing",
+    "GumbelSoftmax()(total, q, x=ONES)": "x: .* cannot use it; give `noise` or a `generator`",
+    "Exact(limit=7)(total, q)": "q has 8 points, more than `limit` = 7.*IndeCateR or RLOO, raise",
+    "Pairwise(torch.zeros(3, 2, 2, 3))": r"must have shape \[d, k, d, k\], but \(3, 2, 2, 3\) was",
+    "OfSum(torch.sin, categories=0)": "OfSum: `categories` must be at least 1, but 0 was given",
+    "FirstLayerLinear(nn.Sequential(nn.Linear(2, 1)), chunk_size=0)": "`chunk_size` must be at lea",
+    "check_generator(torch.Generator(), torch.device('cuda:0'))": (
+        r"generator must be on cuda:0, where q is, but it is on cpu\. Make it with"
     ),
-    r"noise: a tensor of shape \(1, 2, 2\) comes next, number 1, but \(1, 2, 3\) was given": (
-        lambda q: IndeCateR(variables=2)(
-            total, q, x=torch.zeros(1, 2, 3), noise=torch.zeros(1, 2, 3).long()
-        )
+    "check_number('E', 'a', 10**400)": r"E: `a` must be finite, but about 10\^400 was",
+    **dict.fromkeys(
+        [f"{E}(some_nan, q)" for E in ("Exact()", "IndeCateR(9)", "IndeCateR(9, variables=3)")],
+        r"f must return finite numbers.*nan.*validate_args=False",
     ),
-    r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given": lambda q: IndeCateR(
-        per_variable=True
-    )(total, q, x=torch.zeros(4, 2, 3)),
-    "x: Exact cannot use it, as it draws nothing": lambda q: Exact()(
-        total, q, x=torch.zeros(8, 2, 3)
+    **dict.fromkeys(
+        [
+            "GumbelSoftmax(temperature=10**30)", "RLOO(-10**30)", "RLOO(10**5000)",
+            "IndeCateR(chunk_size=10**30)", "RLOO(2)(total, q, outputs=10**30)",
+            "catlog.gumbel_softmax(torch.zeros(3), 10**30)",
+        ],
+        r"must .*about -?10\^\d+",
     ),
-    "x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead": lambda q: (
-        GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
+}  # fmt: skip
+WRONG_TYPES = {
+    "BernoulliCrossEntropy(torch.tensor([1, 0]))(torch.zeros(3, 2).long())": (
+        r"BernoulliCrossEntropy: `logits` must be floats, but torch\.int64 was given"
     ),
-    r"Exact: q has 8 points, more than `limit` = 7\. Use IndeCateR or RLOO, raise the limit": (
-        lambda q: Exact(limit=7)(total, q)
+    "RLOO(4, sampling='latin')": (
+        "RLOO: the arguments are samples, but .*`sampling` is a setting of .*StraightThrough.* The "
+        "others need independent draws"
     ),
-    "`cardinalities` is needed with one padded tensor": lambda q: Categoricals(torch.zeros(3, 2)),
+    "GumbelSoftmax(tau=0.5)": "GumbelSoftmax: .* tau is called `temperature`",
     **{
-        re.escape(f"`cardinalities` {sizes} does not fit logits of shape (3, 2): one number"): (
-            lambda q, sizes=sizes: Categoricals(torch.zeros(3, 2), sizes)
-        )
-        for sizes in ((2, 2), (2, 2, 3), (2, 2, 0))
+        f"{name}(0.5)": rf"{name}: `samples` must .*For a temperature write {name}\(temperature="
+        for name in ("GumbelSoftmax", "ReinMax", "GumbelRao")
     },
-    "Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`": (
-        lambda q: Categoricals([])
-    ),
-    "give a non-empty list of logits, or one padded tensor and `cardinalities`": lambda q: (
-        Categoricals([torch.zeros(2)], (2,))
-    ),
-    r"Pairwise: `couplings` must have shape \[d, k, d, k\], but \(3, 2, 2, 3\) was given": (
-        lambda q: Pairwise(torch.zeros(3, 2, 2, 3))
-    ),
-    r"Potts: `couplings` must have shape \[d, d\] and `fields` \[d, k\], but \(2, 2\) and "
-    r"\(3, 2\)": lambda q: Potts(torch.zeros(2, 2), torch.zeros(3, 2)),
-    "OfSum: `categories` must be at least 1, but 0 was given": lambda q: OfSum(
-        torch.sin, categories=0
-    ),
-    "FirstLayerLinear: `chunk_size` must be at least 1, but 0 was given": lambda q: (
-        FirstLayerLinear(nn.Sequential(nn.Linear(2, 1)), chunk_size=0)
+    **dict.fromkeys(
+        [f"FirstLayerLinear({network})" for network in ("nn.Linear(2, 1)", "nn.Sequential()")],
+        "`network` must be an nn.Sequential that starts with nn.Linear, but .* was given",
     ),
 }
 
 
-@pytest.mark.parametrize("message", WRONG_CALLS)
-def test_wrong_calls_are_named(q, message):
-    with pytest.raises(ValueError, match=message):
-        WRONG_CALLS[message](q)
-
-
-def test_wrong_types_of_functions_are_named():
-    match = r"(?s)`network` must be an nn.Sequential that starts with nn.Linear, but .* was given"
-    for network in (nn.Linear(2, 1), nn.Sequential(), nn.Sequential(nn.ReLU(), nn.Linear(2, 1))):
-        with pytest.raises(TypeError, match=match):
-            FirstLayerLinear(network)
-    message = r"BernoulliCrossEntropy: `logits` must be floats, but torch\.int64 was given"
-    with pytest.raises(TypeError, match=message):
-        BernoulliCrossEntropy(torch.tensor([1, 0]))(torch.zeros(3, 2, dtype=torch.int64))
+@pytest.mark.parametrize("call", [*WRONG_VALUES, *WRONG_TYPES])
+def test_wrong_calls_are_named(q, call):
+    names = {**globals(), "q": q}
+    for module in (checks, catlog.functions, catlog.estimators):
+        names |= vars(module)
+    error, table = (ValueError, WRONG_VALUES) if call in WRONG_VALUES else (TypeError, WRONG_TYPES)
+    check(error, lambda call: eval(call, names), {table[call]: [call]})
 
 
 @each_relaxing
 def test_integers_with_a_relaxing_estimator(E):
     message = rf"{type(E).__name__}.* but .*Categorical.* draws integers\. Use OneHotCategorical"
-    for law in (integers(torch.zeros(2, 3)), Categoricals([torch.zeros(2)] * 2)):
-        if supports(E, "one-hot"):
-            with pytest.raises(TypeError, match=message):
-                E(total, law)
+    if supports(E, "one-hot"):
+        laws = [integers(torch.zeros(2, 3)), Categoricals([torch.zeros(2)] * 2)]
+        check(TypeError, lambda law: E(total, law), {message: laws})
 
 
 FLAT = [
@@ -419,6 +345,11 @@ FLAT = [
     lambda x: torch.ones(x.shape[:2]),
     lambda x, a=torch.ones((), requires_grad=True): a * x.detach().flatten(2).sum(-1),
 ]
+SLOPED = [  # a slope that happens to be 0 is one; so is one that only a part of f has
+    lambda x: 0 * x.flatten(2).sum(-1) + 1,
+    lambda x: (x.detach() + x).square().flatten(2).sum(-1) + x.round().flatten(2).sum(-1),
+    lambda x: x.mul_(2).flatten(2).sum(-1),
+]
 
 
 @each_relaxing
@@ -426,24 +357,12 @@ def test_f_without_a_derivative(E):
     """The gradient in q would be 0, or that of another function, without a word."""
     match = r"f: its derivative in x is needed.*does not depend differentiably on x.*black-box"
     for kind in kinds(E):
-        for f in FLAT:
-            logits = torch.zeros(2, 3, 2, requires_grad=True)
-            with pytest.raises(ValueError, match=match):
-                E(f, KINDS[kind](logits))
-            with torch.no_grad():  # nothing is asked of the derivative here
-                assert E(f, KINDS[kind](logits)).shape == (2,)
-
-
-@each_relaxing
-def test_f_with_a_derivative_of_zero(E):
-    """A slope that happens to be 0 is one; so is one that only a part of f has."""
-    for f in (
-        lambda x: 0 * x.sum(-1) + 1,
-        lambda x: (x.detach() + x).square().sum(-1) + x.round().sum(-1),
-        lambda x: x.mul_(2).sum(-1),
-    ):
-        logits = torch.zeros(2, 3, requires_grad=True)
-        E(f, bits(logits)).sum().backward()
+        logits = torch.zeros(2, 3, 2, requires_grad=True)
+        check(ValueError, lambda f: E(f, KINDS[kind](logits)), {match: FLAT})  # noqa: B023
+        with torch.no_grad():  # nothing is asked of the derivative here
+            assert all(E(f, KINDS[kind](logits)).shape == (2,) for f in FLAT)
+        for f in SLOPED:
+            E(f, KINDS[kind](logits)).sum().backward()
         assert bool(logits.grad.isfinite().all())
 
 
@@ -543,45 +462,31 @@ def test_wrong_uses_of_a_class_are_named(cls, q):
                 cls(samples=count)
 
 
-def test_where_a_setting_belongs():
-    where = r"`sampling` is a setting of .*StraightThrough.* The others need independent draws"
-    with pytest.raises(TypeError, match=rf"RLOO: the arguments are samples, but .*{where}"):
-        RLOO(4, sampling="latin")
-    with pytest.raises(TypeError, match=r"GumbelSoftmax: .* tau is called `temperature`"):
-        GumbelSoftmax(tau=0.5)
-    for name in ("GumbelSoftmax", "ReinMax", "GumbelRao"):
-        message = rf"{name}: `samples` must .*For a temperature write {name}\(temperature=0\.5\)"
-        with pytest.raises(TypeError, match=message):
-            ESTIMATORS[name](0.5)
-
-
 def test_wrong_results_of_a_baseline(q):
     def use(result):
         return Reinforce(3, baseline=lambda fx: result)(total, q)
 
-    message = "Reinforce: `baseline` must return a number or a tensor of floats, but it returned"
-    check(TypeError, message, use, [None, "b", [0.0], True, torch.zeros(2).long()])
-    message = r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but"
-    check(ValueError, message, use, map(torch.zeros, [(3,), (2, 2), (1, 3, 2), (0,)]))
+    types = "Reinforce: `baseline` must return a number or a tensor of floats, but it returned"
+    check(TypeError, use, {types: [None, "b", [0.0], True, torch.zeros(2).long()]})
+    shapes = r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but"
+    check(ValueError, use, {shapes: map(torch.zeros, [(3,), (2, 2), (1, 3, 2), (0,)])})
     for result in (1, 0.5, *map(torch.zeros, [(), (2,), (1, 2), (3, 1), (3, 2)])):
         assert use(result).shape == (2,)
 
 
 def test_wrong_contexts_are_named(q):
-    E = catlog.estimators.NVIL(network=nn.Linear(4, 1))
-    context = torch.zeros(2, 4)
+    E, context = catlog.estimators.NVIL(network=nn.Linear(4, 1)), torch.zeros(2, 4)
 
     def use(context):
         E(total, q, context=context)
 
     use(context)
-    tensor = of_type("context must be a tensor of shape .*, but TYPE was given")
-    check(TypeError, tensor, use, NO_TENSORS)
+    tensor = "context must be a tensor of shape .*, but TYPE was given"
     floats = r"context must hold floats, but torch\.int64 was given"
-    check(TypeError, floats, use, [context.long()])
-    shape = r"context must have shape \[\*batch, features\] with batch \(2,\), but "
-    check(ValueError, shape, use, map(torch.zeros, [(), (4,), (3, 4), (1, 2, 4)]))
-    check(ValueError, "context must be on cpu", use, [context.to("meta")])
+    check(TypeError, use, {tensor: NO_TENSORS, floats: [context.long()]})
+    shapes = r"context must have shape \[\*batch, features\] with batch \(2,\), but "
+    check(ValueError, use, {shapes: map(torch.zeros, [(), (4,), (3, 4), (1, 2, 4)])})
+    check(ValueError, use, {"context must be on cpu": [context.to("meta")]})
 
 
 KEPT = ["SlopeCateR", "MemoryCateR", "MAPO", "NVIL", "REBAR", "RODEO", "DoubleCV"]
@@ -594,46 +499,20 @@ def test_other_devices_are_named():
     baseline = Reinforce(2, baseline=MovingAverageBaseline())
     for E, owner, variable in [*learning, (baseline, "MovingAverageBaseline", "baseline")]:
         keeps = rf"{owner} keeps what it learns on cpu, but q is on meta"
-        with pytest.raises(ValueError, match=rf"{keeps}.*{variable}\.to\('meta'\)"):
-            E(total, q)
-    message = r"generator must be on cuda:0, where q is, but it is on cpu\. Make it with"
-    with pytest.raises(ValueError, match=message):
-        check_generator(torch.Generator(), torch.device("cuda:0"))
+        check(ValueError, lambda q, E=E: E(total, q), {rf"{keeps}.*{variable}\.to\('meta'\)": [q]})
 
 
 @pytest.mark.parametrize("E", [E for E in ALL if supports(E, "bits")], ids=repr)
 def test_errors_of_f_say_what_x_was(E):
-    """As when float64 draws meet a float32 network."""
+    """As when float64 draws meet a float32 network; an error of another kind has no advice."""
     network = nn.Linear(3, 1)
     q = bits(torch.zeros(2, 3, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="dtype") as error:
-        E(lambda x: network(x).squeeze(-1), q)
-    (note,) = error.value.__notes__
-    pattern = (
+    start = (
         r"f was called with x of shape \(\d+, 2, 3\) \(\[n, \*batch, \*event\]\) and dtype "
-        r"torch\.float64 on cpu, as q draws it\. If f needs another dtype, convert x in f, or"
+        r"torch\.float64 on cpu, as q draws it\."
     )
-    assert re.match(pattern, note)
-
-
-def test_notes_on_other_errors_of_f(q):
-    with pytest.raises(KeyError) as error:
-        RLOO(3)(lambda x: {}["a"], q)
-    (note,) = error.value.__notes__
-    assert note.startswith("f was called with x of shape (3, 2, 3)")
-    assert note.endswith("as q draws it.")
-
-
-def test_integers_that_torch_cannot_hold(q):
-    for number in (10**30, -(10**30), 10**5000):
-        for call in (
-            lambda n: GumbelSoftmax(temperature=n),
-            lambda n: RLOO(n),
-            lambda n: IndeCateR(chunk_size=n),
-            lambda n: RLOO(2)(total, q, outputs=n),
-            lambda n: catlog.gumbel_softmax(torch.zeros(3), n),
-        ):
-            with pytest.raises(ValueError, match=r"must .*about -?10\^\d+"):
-                call(number)
-    with pytest.raises(ValueError, match=r"E: `a` must be finite, but about 10\^400 was"):
-        check_number("E", "a", 10**400)
+    advice = r" If f needs another dtype, convert x in f, or"
+    for f, pattern in ((lambda x: network(x).squeeze(-1), advice), (lambda x: {}["a"], "$")):
+        with pytest.raises((RuntimeError, KeyError)) as error:
+            E(f, q)
+        assert re.match(start + pattern, *error.value.__notes__)

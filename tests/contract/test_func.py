@@ -1,4 +1,7 @@
-"""Estimators inside the transforms of torch.func give the same gradients as ``backward``."""
+"""Estimators inside the transforms of torch.func give the same gradients as ``backward``.
+
+All of them in ``grad``, and in ``vmap`` where their draws are injected: test_circumstances.py.
+"""
 
 from collections.abc import Callable
 
@@ -10,14 +13,13 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.testing import assert_close
 
 import catlog
-from catlog.estimators import ESTIMATORS
+from catlog.distributions import Autoregressive, MarkovChain
+from catlog.estimators import MAPO, RAM, SumAndSample, UnorderedSet
 from catlog.testing.battery import draw_randomness
-from catlog.testing.cases import normals, seeded
-from catlog.testing.settings import VARIANTS, select, tape
+from catlog.testing.cases import normals
 from support.laws import bits
 
-COUPLING = torch.randn(3, 3, generator=seeded()).double()
-LOGITS = torch.randn(4, 3, generator=seeded(1)).double()
+COUPLING, LOGITS = normals(3, 3), normals(4, 3, seed=1)
 
 
 def f(x: Tensor) -> Tensor:
@@ -33,65 +35,33 @@ def by_backward(E: catlog.Estimator, logits: Tensor, **options: Tensor | None) -
     return torch.autograd.grad(loss(E, leaf, **options).sum(), leaf)[0]
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_grad(name: str) -> None:
-    for settings in VARIANTS[name]:
-        torch.manual_seed(0)
-        expected = by_backward(ESTIMATORS[name](**settings), LOGITS)
-        torch.manual_seed(0)
-        E = ESTIMATORS[name](**settings)
-        gradient = grad(lambda logits, E=E: loss(E, logits).sum())(LOGITS)
-        assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
-
-
-INJECTABLE = {type(E).__name__ for E in select(continuous=False).values() if tape(E)}
-
-
-@pytest.mark.parametrize("name", sorted(INJECTABLE))
-def test_vmap_of_grad_at_injected_points(name: str) -> None:
-    for settings in VARIANTS[name]:
-        E, q = ESTIMATORS[name](**settings), bits(LOGITS)
-        injected = draw_randomness(E, q)
-        mapped = vmap(
-            grad(lambda logits, injected, E=E: loss(E, logits, **injected)), in_dims=(0, 1)
-        )
-        results = mapped(LOGITS, injected), by_backward(E, LOGITS, **injected)  # the latter learns
-        assert_close(*results, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("randomness", ["same", "different"])
-@pytest.mark.parametrize("name", ["MAPO", "SumAndSample", "UnorderedSet"])
-def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) -> None:
+@pytest.mark.parametrize("E", [MAPO(size=7), SumAndSample(top=7), UnorderedSet(8)], ids=repr)
+def test_vmap_with_draws_from_outside_a_set(E: catlog.Estimator, randomness: str) -> None:
     """Where all points but one are summed, the estimate is exact whatever is drawn."""
-    E = ESTIMATORS[name](
-        **{"MAPO": {"size": 7}, "SumAndSample": {"top": 7}, "UnorderedSet": {"samples": 8}}[name]
-    )
-    points = torch.cartesian_prod(*[torch.arange(2)] * 3)
-    if name == "MAPO":
-        E.memory[:, :3] = points[1:]
+    if isinstance(E, MAPO):
+        E.memory[:, :3] = torch.cartesian_prod(*[torch.arange(2)] * 3)[1:]
         before = E.memory.clone()
     gradient = vmap(grad(lambda logits: loss(E, logits)), randomness=randomness)(LOGITS)
     assert_close(gradient, by_backward(catlog.Exact(), LOGITS), rtol=1e-10, atol=1e-10)
-    if name == "MAPO":
+    if isinstance(E, MAPO):
         grad(lambda logits: loss(E, logits).sum())(LOGITS)
         assert torch.equal(E.memory, before)
 
 
-SWEEPS = {
-    "independent": catlog.SCateR(2, chunk_size=3),
-    "common": catlog.SCateR(2, suffix="common"),
-    "gumbel": catlog.estimators.RAM(2),
-    "variables": catlog.SCateR(2, variables=2),
-    "categories": catlog.SCateR(2, categories=1),
-}
+SWEEPS = [
+    catlog.SCateR(2, chunk_size=3),
+    catlog.SCateR(2, suffix="common"),
+    catlog.SCateR(2, variables=2),
+    catlog.SCateR(2, categories=1),
+    RAM(2),
+]
 
 
 def chain(parameters: Tensor) -> Distribution:
     """Return a Markov chain of 4 categories."""
     initial, transition = parameters.split([1, 4], -2)
-    return catlog.distributions.MarkovChain(
-        initial.squeeze(-2), transition, length=3, validate_args=False
-    )
+    return MarkovChain(initial.squeeze(-2), transition, length=3, validate_args=False)
 
 
 def network(parameters: Tensor) -> Distribution:
@@ -101,39 +71,42 @@ def network(parameters: Tensor) -> Distribution:
         total = x[..., :i].sum(-1, keepdim=True).double()
         return parameters[..., i, :] + (1 + total) * parameters[..., 3, :]
 
-    shape = parameters.shape[:-2]
-    return catlog.distributions.Autoregressive(logits, [4, 4, 4], shape, dtype=torch.float64)
+    return Autoregressive(logits, [4, 4, 4], parameters.shape[:-2], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("law", [chain, network])
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_vmap_of_grad_of_sweeps(sweep: str, law: Callable[[Tensor], Distribution]) -> None:
-    """Mapped over the batch, a sweep gives the gradients of one call for all batch elements."""
-    E = SWEEPS[sweep]
+@pytest.mark.parametrize("E", SWEEPS, ids=repr)
+def test_vmap_of_grad_of_sweeps(E: catlog.Estimator, law: Callable[[Tensor], Distribution]) -> None:
+    """Mapped over parameters and noise, or over noise alone, a sweep has the gradients of one call
+    for all batch elements."""
     parameters = normals(6, 5, 4)
     injected = tuple(draw_randomness(E, law(parameters))["noise"])
+    dims = tuple(1 + noise.is_floating_point() for noise in injected)
 
     def expectation(parameters: Tensor, noise: tuple[Tensor, ...]) -> Tensor:
         return E(lambda x: f(x.double()), law(parameters), noise=noise)
 
-    leaf = parameters.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(expectation(leaf, injected).sum(), leaf)
-    dims = tuple(1 + noise.is_floating_point() for noise in injected)
-    mapped = vmap(grad(expectation), in_dims=(0, dims))(parameters, injected)
-    torch.testing.assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
-    # Without a batch in the parameters, the noise alone is mapped.
-    shared = vmap(grad(expectation), in_dims=(None, dims))(parameters[0], injected)
-    leaf = parameters[:1].expand(6, 5, 4).clone().requires_grad_()
-    (expected,) = torch.autograd.grad(expectation(leaf, injected).sum(), leaf)
-    torch.testing.assert_close(shared, expected, rtol=1e-12, atol=1e-12)
+    for given, wanted, dim in (
+        (parameters, parameters, 0),
+        (parameters[0], parameters[:1].expand(6, 5, 4), None),
+    ):
+        leaf = wanted.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(expectation(leaf, injected).sum(), leaf)
+        mapped = vmap(grad(expectation), in_dims=(dim, dims))(given, injected)
+        assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["RAM", "SCateR"])
-def test_sweeps_draw_in_vmap(name: str) -> None:
-    E = ESTIMATORS[name](samples=2)
-    for randomness in ("same", "different"):
-        gradient = vmap(grad(lambda logits: loss(E, logits)), randomness=randomness)(LOGITS)
-        assert bool((gradient != 0).any(-1).all())
+@pytest.mark.parametrize("E", [RAM(2), catlog.SCateR(2), catlog.SlopeCateR(2)], ids=repr)
+def test_estimators_draw_in_vmap(E: catlog.Estimator) -> None:
+    """Without a warning."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch warns once per process
+    try:
+        for randomness in ("same", "different"):
+            gradient = vmap(grad(lambda logits: loss(E, logits)), randomness=randomness)(LOGITS)
+            assert bool((gradient != 0).any(-1).all())
+    finally:
+        torch.set_warn_always(before)
 
 
 def test_mapped_draws_differ() -> None:
@@ -143,55 +116,36 @@ def test_mapped_draws_differ() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it itself
-def test_forward_mode() -> None:
+@pytest.mark.parametrize("E", [catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()], ids=repr)
+def test_forward_mode(E: catlog.Estimator) -> None:
     """A directional derivative is the gradient's product with the direction."""
-    q, direction = bits(LOGITS), torch.ones_like(LOGITS)
-    x = q.sample((2,))
-    for E in (catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()):
-        points = None if isinstance(E, catlog.Exact) else x
-        _, slope = jvp(
-            lambda logits, E=E, x=points: loss(E, logits, x=x).sum(), (LOGITS,), (direction,)
-        )
-        assert_close(slope, by_backward(E, LOGITS, x=points).sum(), rtol=1e-12, atol=1e-12)
+    x = None if isinstance(E, catlog.Exact) else bits(LOGITS).sample((2,))
+    tangents = (LOGITS,), (torch.ones_like(LOGITS),)
+    _, slope = jvp(lambda logits: loss(E, logits, x=x).sum(), *tangents)
+    assert_close(slope, by_backward(E, LOGITS, x=x).sum(), rtol=1e-12, atol=1e-12)
 
 
 def test_per_example_gradients_of_a_module() -> None:
     """The gradients of an encoder and a decoder add up to those of the batch."""
     torch.manual_seed(0)
-    encoder, decoder = torch.nn.Linear(5, 3).double(), torch.nn.Linear(3, 5).double()
-    images = torch.rand(4, 5).double()
-    model = torch.nn.ModuleList([encoder, decoder])
+    model = torch.nn.ModuleList([torch.nn.Linear(5, 3), torch.nn.Linear(3, 5)]).double()
+    images, x = torch.rand(4, 5).double(), torch.randint(2, (1, 4, 3)).double()
     parameters = dict(model.named_parameters())
 
     def objective(parameters: dict[str, Tensor], images: Tensor, x: Tensor) -> Tensor:
-        part = {
-            name: {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"
-        }
-        q = bits(functional_call(encoder, part["0"], images), validate_args=False)
+        encoder, decoder = (
+            {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"
+        )
+        q = bits(functional_call(model[0], encoder, images), validate_args=False)
 
         def error(x: Tensor) -> Tensor:
-            return (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1)
+            return (functional_call(model[1], decoder, x).tanh() - images).square().sum(-1)
 
         return catlog.IndeCateR(1)(error, q, x=x)
 
-    x = torch.randint(2, (1, 4, 3)).double()
     per_example = vmap(grad(objective), in_dims=(None, 0, 1))(parameters, images, x)
-    expected = torch.autograd.grad(
-        objective(parameters, images, x).sum(), list(parameters.values())
-    )
+    total = objective(parameters, images, x).sum()
+    expected = torch.autograd.grad(total, list(parameters.values()))
     for name, whole in zip(parameters, expected, strict=True):
         assert per_example[name].shape == (4, *whole.shape)
         assert_close(per_example[name].sum(0), whole, rtol=1e-12, atol=1e-12)
-
-
-def test_slopecater_in_vmap_with_one_source_of_randomness_gives_no_warning() -> None:
-    def total(logits: Tensor) -> Tensor:
-        return loss(catlog.SlopeCateR(2), logits).sum()
-
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else torch warns once per process
-    try:
-        gradients = vmap(grad(total), randomness="same")(LOGITS)
-    finally:
-        torch.set_warn_always(before)
-    assert bool(gradients.isfinite().all())

@@ -1,53 +1,27 @@
 """Estimators make no tensor that is much larger than the points that f gets, and few of them."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Poisson
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from catlog import Estimator, Exact, IndeCateR, SCateR
 from catlog.distributions import MarkovChain
 from catlog.estimators import ARSM, LEG, RAM, CountDifferences, DisARMTree
 from catlog.testing.cases import normals, seeded
 from support.laws import integers, one_hots
-
-
-def storages(values: object) -> dict[int, int]:
-    """Return where the tensors among these values are stored, and in how many bytes."""
-    stored = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in stored}
-
-
-class Allocations(TorchDispatchMode):
-    """The bytes that operations allocate: for the largest tensor, and for all of them."""
-
-    largest = 0
-    total = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        result = func(*args, **(kwargs or {}))
-        given = storages((args, kwargs))
-        for place, size in storages(result).items():
-            if place not in given:
-                self.largest = max(self.largest, size)
-                self.total += size
-        return result
+from support.operations import Operations
 
 
 def chain(length: int) -> Distribution:
     return MarkovChain(torch.zeros(2), torch.zeros(2, 2, requires_grad=True), length=length)
 
 
-def allocations(E: Estimator, q: Distribution) -> Allocations:
-    with Allocations() as made:
+def operations(E: Estimator, q: Distribution) -> Operations:
+    with Operations() as made:
         E(lambda x: x.float().mean(-1), q).sum().backward(retain_graph=True)
     return made
 
@@ -74,48 +48,52 @@ def categories(*shape: int) -> Distribution:
     ids=repr,
 )
 def test_no_tensor_is_larger_than_stated(E: Estimator, q: Distribution, numbers: int) -> None:
-    assert allocations(E, q).largest <= 8 * numbers
+    assert operations(E, q).largest_bytes <= 8 * numbers
+
+
+COUNTS = Independent(Poisson(torch.ones(8, requires_grad=True)), 1)
 
 
 @pytest.mark.parametrize(
-    ("E", "q"),
+    ("few", "many", "factor"),
     [
-        (LEG, categories(8, 2)),
-        (SCateR, categories(8, 2)),
-        (CountDifferences, Independent(Poisson(torch.ones(8, requires_grad=True)), 1)),
+        *(
+            (*((E(samples=n, chunk_size=4), q) for n in (32, 128)), 4)
+            for E, q in ((LEG, categories(8, 2)), (SCateR, categories(8, 2)))
+        ),
+        (*((CountDifferences(n, chunk_size=4), COUNTS) for n in (32, 128)), 4),
+        # The points of twice as many variables are four times as many numbers.
+        (*((SCateR(chunk_size=4), chain(length)) for length in (32, 64)), 4.2),
     ],
 )
-def test_a_chunk_costs_the_same_beside_more_of_them(E: type[Estimator], q: Distribution) -> None:
-    few, many = (allocations(E(samples=n, chunk_size=4), q).total for n in (32, 128))
-    assert many <= 4 * few
+def test_memory_and_time_grow_as_the_points_do(
+    few: tuple[Estimator, Distribution], many: tuple[Estimator, Distribution], factor: float
+) -> None:
+    assert operations(*many).bytes <= factor * operations(*few).bytes
 
 
-def test_the_sweep_over_a_chain_takes_quadratic_memory_and_time() -> None:
-    """The points of twice as many variables are four times as many numbers."""
-    few, many = (allocations(SCateR(chunk_size=4), chain(length)).total for length in (32, 64))
-    assert many <= 4.2 * few
-
-
+@pytest.mark.parametrize("chunk_size", [1, 4, 7, 30])
 @pytest.mark.parametrize(
     "E",
     [Exact(), IndeCateR(3), IndeCateR(2, per_variable=True), IndeCateR(3, variables=2)],
     ids=repr,
 )
-def test_chunks_have_the_stated_number_of_rows_and_the_same_sum(E: Estimator) -> None:
-    for chunk_size in (1, 4, 7, 30):
-        results, rows = [], []
-        for chunked in (E, replace(E, chunk_size=chunk_size)):
-            logits = normals(2, 3, 3).requires_grad_()
-            seen: list[int] = []
+def test_chunks_have_the_stated_number_of_rows_and_the_same_sum(
+    E: Estimator, chunk_size: int
+) -> None:
+    results, rows = [], []
+    for chunked in (E, replace(E, chunk_size=chunk_size)):
+        logits = normals(2, 3, 3).requires_grad_()
+        seen: list[int] = []
 
-            def f(x: Tensor, seen: list[int] = seen) -> Tensor:
-                seen.append(len(x))
-                points = x.double().flatten(2)
-                return (points * torch.arange(1.0, 1 + points.shape[-1])).sum(-1).sin()
+        def f(x: Tensor, seen: list[int] = seen) -> Tensor:
+            seen.append(len(x))
+            points = x.double().flatten(2)
+            return (points * torch.arange(1.0, 1 + points.shape[-1])).sum(-1).sin()
 
-            value = chunked(f, one_hots(logits), generator=seeded())
-            results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
-            rows.append(seen if isinstance(E, Exact) else seen[1:])  # the first are the draws
-        assert_close(*results, rtol=0, atol=1e-12)
-        assert sum(rows[0]) == sum(rows[1])
-        assert max(rows[1]) <= max(1, chunk_size // 2)
+        value = chunked(f, one_hots(logits), generator=seeded())
+        results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
+        rows.append(seen if isinstance(E, Exact) else seen[1:])  # the first are the draws
+    assert_close(*results, rtol=0, atol=1e-12)
+    assert sum(rows[0]) == sum(rows[1])
+    assert max(rows[1]) <= max(1, chunk_size // 2)

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from catlog import Pathwise
+from catlog.testing import CASES
 from catlog.testing.settings import judge_only, load_estimator
+from catlog.testing.test_battery import test_unbiased as check_unbiased
 from support.scripts import ROOT, run
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
@@ -24,6 +26,15 @@ def battery(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def changed(folder: Path, line: str, wrong: str) -> Path:
+    """Return the skeleton with a bug."""
+    text = SKELETON.read_text(encoding="utf-8")
+    assert line in text
+    path = folder / "wrong.py"
+    path.write_text(text.replace(line, wrong), encoding="utf-8")
+    return path
+
+
 def test_the_battery_accepts_the_skeleton(tmp_path: Path) -> None:
     done = battery(tmp_path, "--catlog-estimator", f"{SKELETON}:TwoHalves", "-k", "TwoHalves")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -31,26 +42,22 @@ def test_the_battery_accepts_the_skeleton(tmp_path: Path) -> None:
     assert passed >= 20, "too few tests judged it"
 
 
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        (".flip(0)", ""),
-        ("(2 * self.samples)", '(2 * self.samples, "antithetic")'),  # of the other half's draws
-        ("(2 * self.samples)", '(2 * self.samples, "latin")'),
-    ],
-)
-def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(
-    line: str, wrong: str, tmp_path: Path
-) -> None:
-    text = SKELETON.read_text(encoding="utf-8")
-    assert line in text
-    (tmp_path / "wrong.py").write_text(text.replace(line, wrong), encoding="utf-8")
+def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path) -> None:
     done = battery(
-        tmp_path, "--catlog-estimator", "wrong.py:TwoHalves", "-k", "test_unbiased and TwoHalves"
-    )
+        tmp_path, "--catlog-estimator", f"{changed(tmp_path, '.flip(0)', '')}:TwoHalves",
+        "-k", "test_unbiased and TwoHalves",
+    )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED" in done.stdout
     assert "test_unbiased[TwoHalves()-bits]" in done.stdout
+
+
+@pytest.mark.parametrize("sampling", ["antithetic", "latin"])
+def test_the_battery_rejects_a_baseline_of_dependent_draws(sampling: str, tmp_path: Path) -> None:
+    line = "(2 * self.samples)"
+    E = load_estimator(f"{changed(tmp_path, line, f'{line[:-1]}, {sampling!r})')}:TwoHalves")()
+    with pytest.raises(AssertionError):
+        check_unbiased(E, CASES["bits"])
 
 
 def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
