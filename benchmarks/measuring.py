@@ -6,9 +6,8 @@ import csv
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -98,15 +97,6 @@ def grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
 def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
     """Return the rows by the values of these columns, which no two rows share."""
     return {tuple(row[column] for column in columns): row for row in rows}
-
-
-def exponent(sizes: Iterable[float], costs: Iterable[float]) -> float:
-    """Return e of cost = constant * size^e, by least squares on the logarithms.
-
-    >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
-    2.0
-    """
-    return linear_regression(list(map(log, sizes)), list(map(log, costs))).slope
 
 
 def columns_with_values(rows: Sequence[Row]) -> list[str]:

@@ -9,9 +9,7 @@ one.
 
 "scaling": value and gradient, n = 1, batch 20, for D variables of K categories. f is a network
 D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum), or an energy of
-all pairs (Potts). `in_f` is the estimate's time over that of f at the base points. "exponents": e
-of cost = constant * size^e, by least squares; the size is D, or K - 1 where f sees all other
-categories.
+all pairs (Potts). `in_f` is the estimate's time over that of f at the base points.
 
 "overhead": the time of E(f, q) and its backward pass, beside code by hand that does the same. q is
 made before the clock starts, as code by hand has its logits. f is a decoder with one hidden layer
@@ -33,7 +31,7 @@ import catlog
 from catlog.functions import FirstLayerLinear, OfSum, Potts
 from catlog.problems.mlp import mlp
 
-from .measuring import Row, Rows, Section, Table, exponent, grouped, run, seconds_in_turns, spread
+from .measuring import Row, Rows, Section, Table, run, seconds_in_turns, spread
 from .peers import storchastic_step
 from .race import Autoencoder
 
@@ -130,7 +128,7 @@ def growth(args: argparse.Namespace, table: Table) -> Rows:
     }
     if args.quick:
         scans = {"D": [(10, 2), (20, 2), (40, 2)], "K": [(5, 2), (5, 4), (5, 8)]}
-    E, rows = catlog.IndeCateR(1), list[Row]()
+    E = catlog.IndeCateR(1)
     for scan, sizes in scans.items():
         for (d, k), kind in ((size, kind) for size in sizes for kind in KINDS):
             f, q = problem(kind, d, k, args.device)
@@ -142,16 +140,7 @@ def growth(args: argparse.Namespace, table: Table) -> Rows:
             rounds = 1 if args.quick else 5
             times = seconds_in_turns(calls, rounds, least=0.0 if args.quick else 0.02)
             ms, f_ms = (spread(times[name])["ms"] for name in calls)
-            rows.append({"scan": scan, "f": kind, "D": d, "K": k, "ms": ms, "in_f": ms / f_ms})
-    yield rows
-    fitted = []
-    for (scan, kind), part in grouped(rows, "scan", "f").items():
-        by_others = scan == "K" and kind in KINDS[:2]
-        size = [row[scan] - by_others for row in part]
-        row: Row = {"f": kind, "in": "K - 1" if by_others else scan}
-        fitted.append(row | {"ms": exponent(size, [row["ms"] for row in part])})
-    path = table.path and table.path.with_name(f"speed_exponents_{args.device}.csv")
-    Table(path, ("f", "in")).add(fitted)
+            yield [{"scan": scan, "f": kind, "D": d, "K": k, "ms": ms, "in_f": ms / f_ms}]
 
 
 BY_HAND_SIZES = {(1, 10): 16, (200, 12): 32, (100, 200): 64}  # (batch, bits): hidden units

@@ -1,7 +1,6 @@
-"""Dependent variables, subsets and counts.
+"""Dependent variables and counts.
 
     python -m benchmarks.structured     # quality/structured_variance.csv, quality/counts.csv,
-                                        # subset/speed_cpu.csv and stability.csv,
                                         # speed/structured_steps.csv
 
 "variance": at the evaluations of SCateR with one and with four samples. `variance` is summed over
@@ -10,11 +9,6 @@ the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval 
 "counts": the variance of the gradient in the rates of 16 Poisson counts: differences, and
 estimators of truncated counts. f is a weighted sum, the square of its distance from a target, or
 the cross-entropy of a random decoder of the counts' square roots.
-
-"times", "stability": `Subset` beside the textbook's recursion over items, one `logaddexp` each,
-differentiated by autograd, and beside Gumbel top-k, which draws from another distribution. 50 of
-1,000 items, batch 100; `ms` is the median of CPU time, in turns. The rounding error compares
-float32 with float64: log-probability per item and marginals absolutely, their gradient in norm.
 
 "steps": the time of `RLOO(4)` and its backward pass beside code by hand, which makes q, draws,
 scores and evaluates in one forward pass: a VAE of two layers of bits, a GRU that writes 8 letters
@@ -33,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Poisson
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad, softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
 import catlog
 from catlog.distributions import (
@@ -42,8 +36,6 @@ from catlog.distributions import (
     LinearChainCRF,
     MarkovChain,
     Node,
-    Subset,
-    gumbel_top_k,
     lost_mass,
     truncated,
 )  # fmt: skip
@@ -208,108 +200,6 @@ def counts(args: argparse.Namespace, table: Table) -> Rows:
         ]
 
 
-def plain_table(logits: Tensor, k: int) -> list[Tensor]:
-    """Return the log-normalisers of the first i items, ``[batch, k + 1]`` for i = 0 ... d."""
-    row = torch.full((len(logits), k + 1), -1e30, dtype=logits.dtype)
-    row[:, 0] = 0
-    rows = [row]
-    for logit in logits.unbind(-1):
-        row = torch.logaddexp(row, pad(row[:, :-1], (1, 0), value=-1e30) + logit[:, None])
-        rows.append(row)
-    return rows
-
-
-def plain_log_prob(logits: Tensor, k: int, x: Tensor) -> Tensor:
-    return (logits * x).sum(-1) - plain_table(logits, k)[-1][:, k]
-
-
-def plain_marginals(logits: Tensor, k: int) -> Tensor:
-    leaf = logits if logits.requires_grad else logits.clone().requires_grad_()
-    total = plain_table(leaf, k)[-1][:, k].sum()
-    return torch.autograd.grad(total, leaf, create_graph=logits.requires_grad)[0]
-
-
-@torch.no_grad()
-def plain_draw(logits: Tensor, k: int) -> Tensor:
-    rows, remaining = plain_table(logits, k), torch.full((len(logits), 1), k)
-    x = torch.zeros_like(logits, dtype=torch.int64)
-    for i in range(logits.shape[-1] - 1, -1, -1):
-        chance = (rows[i].gather(1, remaining) - rows[i + 1].gather(1, remaining)).exp()
-        bit = torch.rand(len(logits), 1) >= chance
-        x[:, i] = bit[:, 0]
-        remaining = remaining - bit.long()
-    return x
-
-
-def subset_log_prob(logits: Tensor, k: int, x: Tensor) -> Tensor:
-    return Subset(logits, k).log_prob(x)
-
-
-def subset_marginals(logits: Tensor, k: int) -> Tensor:
-    return Subset(logits, k).mean
-
-
-def times(args: argparse.Namespace, table: Table) -> Rows:
-    (d, k, batch), rounds = ((30, 5, 4), 2) if args.quick else ((1000, 50, 100), 11)
-    logits, weights = torch.randn(batch, d, requires_grad=True), torch.randn(d)
-    fixed, both = logits.detach(), "forward and backward"
-    x = Subset(fixed, k).sample()
-    work: dict[str, list[Callable[[], object]]] = {
-        "log-probability, forward": [
-            lambda: Subset(fixed, k).log_prob(x), lambda: plain_log_prob(fixed, k, x)
-        ],
-        f"log-probability, {both}": [
-            lambda: Subset(logits, k).log_prob(x).sum().backward(),
-            lambda: plain_log_prob(logits, k, x).sum().backward(),
-        ],
-        "marginals, forward": [lambda: Subset(fixed, k).mean, lambda: plain_marginals(fixed, k)],
-        f"marginals, {both}": [
-            lambda: (Subset(logits, k).mean * weights).sum().backward(),
-            lambda: (plain_marginals(logits, k) * weights).sum().backward(),
-        ],
-        "one draw": [
-            lambda: Subset(fixed, k).sample(),
-            lambda: plain_draw(fixed, k),
-            lambda: gumbel_top_k(fixed, k),
-        ],
-    }  # fmt: skip
-    for what, calls in work.items():
-        named = dict(zip(("Subset", "plain loop", "Gumbel top-k"), calls, strict=False))
-        took = seconds_in_turns(named, rounds, clock=time.process_time)
-        yield [
-            {"what": what, "how": name, "d": d, "k": k, "batch": batch, "repeats": rounds}
-            | {"ms": 1000 * median(seconds), "ratio": median_ratio(seconds, took["Subset"])}
-            for name, seconds in took.items()
-        ]
-
-
-def stability(args: argparse.Namespace, table: Table) -> Rows:
-    d, k, batch = (30, 5, 4) if args.quick else (1000, 50, 100)
-    for scale in (1.0, 5.0, 20.0, 80.0):
-        noise = randn(batch, d, seed=0).double().clamp(-1, 1)
-        logits, weights = (scale * noise).float().double(), randn(d, seed=1).double()
-        x = Subset(logits, k).sample()
-        ways: dict[str, tuple[torch.dtype, Any, Any]] = {
-            "exact": (torch.float64, subset_log_prob, subset_marginals),
-            "Subset": (torch.float32, subset_log_prob, subset_marginals),
-            "plain loop": (torch.float32, plain_log_prob, plain_marginals),
-        }
-        results = {}
-        for name, (dtype, log_prob, marginals) in ways.items():
-            leaf = logits.to(dtype).requires_grad_()
-            mean = marginals(leaf, k)
-            (gradient,) = torch.autograd.grad((mean * weights).sum(), leaf)
-            results[name] = [log_prob(leaf, k, x).detach(), mean.detach(), gradient]
-        exact, rows = results.pop("exact"), []
-        for name, numbers in results.items():
-            errors = [got.double() - wanted for got, wanted in zip(numbers, exact, strict=True)]
-            row: Row = {"how": name, "logits": f"within {scale:g}", "d": d, "k": k}
-            row["log_prob_per_item"] = float(errors[0].abs().max() / k)
-            row["marginals"] = float(errors[1].abs().max())
-            rows.append(row | {"gradient": float(errors[2].norm() / exact[2].norm())})
-        yield rows
-
-
 DRAWS, BATCH = 4, 32
 Step = Callable[[], Tensor]
 
@@ -451,8 +341,6 @@ SECTIONS = {
         "quality/structured_variance.csv", ("problem", "budget", "method"), variance
     ),
     "counts": Section("quality/counts.csv", ("function", "estimator"), counts),
-    "times": Section("subset/speed_cpu.csv", ("what", "how"), times),
-    "stability": Section("subset/stability.csv", ("how", "logits"), stability),
     "steps": Section("speed/structured_steps.csv", ("q",), steps),
 }
 

@@ -306,6 +306,19 @@ def test_who_has_the_lowest_bounds_on_categorical_autoencoders() -> None:
     assert sorted(leaders) == ["IndeCateR"] * 4 + ["ReinMax", "SlopeCateR"]
 
 
+def test_who_collapses_on_categorical_autoencoders() -> None:
+    runs = selected(read("protocol/categories"), categories=8, variables=4)
+    last = {(row["estimator"], row["options"]): row for row in runs}
+    assert last.keys() > {("GumbelSoftmax", "hard=True"), ("ReinMax", "temperature=1.5")}
+    for (name, options), row in last.items():
+        collapsed = sum(row[f"train.{model}"] > 200 for model in range(3))
+        assert collapsed == 2 * (name == "GumbelSoftmax" or options == "temperature=1.5")
+
+
+def test_sums_of_64_digits_stay_unsolved() -> None:
+    assert max(row["accuracy"] for row in read("paper/addition_64")) < 0.2
+
+
 def test_numbers_of_estimators() -> None:
     rows = read("quality/estimators")
     biased = [name for name in ESTIMATORS if not estimators.unbiased(name, rows)]

@@ -141,9 +141,6 @@ def test_structured(measure: Measure) -> None:
     assert counts["linear", "RLOO(17), truncated"]["variance"] > 1
     steps = measure("structured", "speed/structured_steps.csv", "--only", "steps")
     assert [row["q"] for row in steps] == ["BayesianNetwork", "Autoregressive", "LinearChainCRF"]
-    for row in measure("structured", "subset/stability.csv", "--only", "stability"):
-        if row["how"] == "Subset":
-            assert max(row["marginals"], row["gradient"], row["log_prob_per_item"]) < 1e-5
 
 
 def test_suite(measure: Measure) -> None:

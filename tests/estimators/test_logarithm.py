@@ -99,22 +99,17 @@ def test_correction_cancels_the_leading_bias(E: catlog.Estimator, case: Case) ->
 
 
 def test_correction_lowers_a_large_bias() -> None:
-    """Not only to first order: against one estimate from as many draws."""
-    case, f = CASES["integers"], FUNCTIONS[POSITIVE]
-    for E, repeats, together in (
-        (catlog.IndeCateR(1), 4, catlog.IndeCateR(4)),
-        (catlog.RLOO(2), 2, catlog.RLOO(4)),
+    """Not only to first order: against one estimate from as many draws. It is no guarantee, as the
+    docstring says: with two draws, the gradient of a positive f may have more bias."""
+    f = FUNCTIONS[POSITIVE]
+    for name, E, repeats, together in (
+        ("integers", catlog.IndeCateR(1), 4, catlog.IndeCateR(4)),
+        ("integers", catlog.RLOO(2), 2, catlog.RLOO(4)),
+        ("bits", catlog.RLOO(2), 2, catlog.RLOO(4)),
     ):
-        corrected, plain = bias(E, case, f, repeats), bias(together, case, f, 1)
-        assert all(2 * after < before for after, before in zip(corrected, plain, strict=True))
-
-
-def test_correction_is_no_guarantee_with_two_draws() -> None:
-    """As the docstring says: less bias of the value, more of the gradient; f is positive."""
-    case, f = CASES["bits"], FUNCTIONS[POSITIVE]
-    corrected, plain = bias(catlog.RLOO(2), case, f, 2), bias(catlog.RLOO(4), case, f, 1)
-    assert corrected[0] < plain[0]
-    assert corrected[1] > plain[1]
+        corrected, plain = bias(E, CASES[name], f, repeats), bias(together, CASES[name], f, 1)
+        assert corrected[0] < plain[0] / (1 if name == "bits" else 2)
+        assert (2 * corrected[1] < plain[1]) if name == "integers" else (corrected[1] > plain[1])
 
 
 @pytest.mark.parametrize("draws", [2, 3, 4])
@@ -172,17 +167,13 @@ def test_small_values_do_not_underflow() -> None:
     torch.testing.assert_close(run(1e-30), run(1.0), rtol=1e-4, atol=1e-5)
 
 
-def test_correction_is_at_most_one_half() -> None:
+def test_log_of_mean() -> None:
+    """The correction is at most one half; negative estimates have a finite logarithm."""
     estimates = torch.rand(4, 1000, generator=seeded(1)).double() ** 8
     correction = log_of_mean(estimates) - estimates.mean(0).log()
-    assert (correction > 0).all()
-    assert (correction <= 0.5).all()
+    assert ((correction > 0) & (correction <= 0.5)).all()
     one_hit = torch.tensor([0.0, 0.0, 0.3, 0.0], dtype=torch.float64)
     assert (log_of_mean(one_hit) - one_hit.mean().log()).item() == pytest.approx(0.5)
-
-
-def test_negative_estimates_are_finite() -> None:
-    """An estimator with a critic may return them."""
     estimates = torch.tensor([[1.0, -1.0], [-0.999, 0.5]], requires_grad=True)
     value = log_of_mean(estimates, 1e-3)
     assert value.tolist() == pytest.approx([log(1.5e-3) + 0.5, log(1e-3)], rel=1e-3)
