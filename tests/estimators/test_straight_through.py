@@ -1,18 +1,20 @@
-"""The biases that straight-through estimators promise, their short cuts for bits, and their draws.
+"""The biases that straight-through estimators promise, learned temperatures, and their draws.
 
 Their formulas are judged by their numbers: tests/frozen.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Independent, OneHotCategorical
+from torch.distributions import Distribution
 from torch.testing import assert_close
 
 import catlog
-from catlog import ReinMax, StraightThrough
+from catlog import GumbelSoftmax, ReinMax, StraightThrough
 from catlog.estimators import (
     DARN,
     DecoupledStraightThrough,
@@ -79,63 +81,20 @@ def test_exactness(E: catlog.Estimator, f: FeatureFunction, is_exact: bool, kind
     assert bias < 1e-9 if is_exact else bias > 0.01
 
 
-# Bits, whose derivatives are in closed form
-
-
-IN_CLOSED_FORM = [
-    *(GappedStraightThrough(5, temperature=0.5, gap=gap) for gap in (0.0, 1.0, 5.0, None)),
-    GappedStraightThrough(5, temperature=torch.tensor(0.7, dtype=torch.float64)),
-    *(MinimumVarianceStraightThrough(5, bias_weight=weight) for weight in (0.0, 1.0, 100.0, 1e6)),
-    *(GumbelRao(5, noise_samples=3, temperature=tau) for tau in (1.0, 0.4)),
-    ReinMax(5),
-]
-
-
-def wave(z: Tensor) -> Tensor:
-    return (z * torch.arange(1.0, 1 + z.shape[-1], dtype=z.dtype)).sum(-1).sin()
-
-
-@pytest.mark.parametrize("E", IN_CLOSED_FORM, ids=str)
-@pytest.mark.parametrize("form", ["logits", "probs"])
-def test_bits_equal_one_hot_vectors_of_two_categories(E: catlog.Estimator, form: str) -> None:
-    """Probable, improbable, certain and impossible bits have the derivatives of the tables.
-
-    So has a learned temperature, which takes the path of the tables.
-    """
-    edges = torch.tensor([6.0, -6.0, torch.inf, -torch.inf], dtype=torch.float64)
-    leaf = torch.cat([2 * normals(24), edges]).view(4, 7)
-    leaf = leaf.clamp(-30, 30) if isinstance(E, GumbelRao) else leaf
-    leaf.requires_grad_()
-    p = leaf.sigmoid()
-    x = (torch.rand(5, 4, 7, generator=seeded()) < p).double()
-    noise = {}
-    if isinstance(E, GumbelRao):
-        noise = {"noise": torch.rand(3, 5, 4, 7, 2, dtype=torch.float64, generator=seeded(1))}
-    tau = torch.tensor(float(getattr(E, "temperature", 1.0)), dtype=torch.float64)
-    if form == "logits":
-        is_certain = leaf.detach() == torch.inf
-        zero = torch.zeros_like(leaf).masked_fill(is_certain, -torch.inf)
-        one = leaf.masked_fill(is_certain, 0.0)
-        law = Bernoulli(logits=leaf)
-        vectors = OneHotCategorical(logits=torch.stack([zero, one], -1))
-    else:
-        law, vectors = Bernoulli(probs=p), OneHotCategorical(probs=torch.stack([1 - p, p], -1))
-    pairs = torch.stack([1 - x, x], -1)
-    values = [
-        E(wave, Independent(law, 1), x=x, **noise),
-        E(lambda z: wave(z[..., 1]), Independent(vectors, 1), x=pairs, **noise),
-    ]
-    if isinstance(E, GumbelRao | GappedStraightThrough):
-        learned = replace(E, temperature=tau.requires_grad_())
-        values.append(learned(wave, Independent(law, 1), x=x, **noise))
-        assert torch.autograd.grad(values[-1].sum(), tau, retain_graph=True)[0] != 0
-    results = [
-        (value.detach(), torch.autograd.grad(value.sum(), leaf, retain_graph=True)[0])
-        for value in values
-    ]
-    assert bool(results[0][1].isfinite().all())
-    for other in results[1:]:
-        assert_close(results[0], other, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("make", [GumbelRao, GappedStraightThrough, GumbelSoftmax, ReinMax])
+@pytest.mark.parametrize("law", [bits, one_hots])
+def test_temperatures_are_learned(make: Any, law: Callable[[Tensor], Distribution]) -> None:
+    """Also for bits, whose derivatives have a short cut."""
+    theta = normals(20, *((3,) if law is bits else (3, 3))).requires_grad_()
+    tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for temperature in (tau, 0.7):
+        E = make(2, temperature=temperature)
+        value = E(lambda x: x.flatten(2).cumsum(-1).sin().sum(-1), law(theta), generator=seeded())
+        gradients.append(torch.autograd.grad(value.sum(), theta, retain_graph=True)[0])
+        if temperature is tau:
+            assert torch.autograd.grad(value.sum(), tau)[0] != 0
+    assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 def test_noise_of_gumbel_rao_in_parts_is_that_of_one_call() -> None:
