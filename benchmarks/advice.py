@@ -99,7 +99,7 @@ class Training:
 
     def race(self, label: str, number: int) -> Iterator[None]:
         """Train until the level is at most the target; let others train every now and then."""
-        from catlog.estimators.parsing import (
+        from catlog.diagnostics.naming import (
             parse_estimator,
         )  # the first edition has no such module
 

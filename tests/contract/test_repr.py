@@ -9,7 +9,7 @@ from torch import nn
 
 import catlog
 from catlog.estimators import ESTIMATORS
-from catlog.estimators.parsing import parse_estimator
+from catlog.diagnostics.naming import parse_estimator
 from catlog.testing.settings import VARIANTS
 
 # What an estimator learns is no setting.

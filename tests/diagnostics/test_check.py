@@ -68,32 +68,21 @@ def test_batch_normalisation_that_refuses_one_row_is_named() -> None:
         catlog.check(rows_of(nn.BatchNorm1d(8)), bits())
 
 
-def test_all_mistakes_are_named_in_one_error() -> None:
-    def f(x: Tensor) -> Tensor:
-        return (100 * (value(x) - value(x).mean())).round()
-
-    words = ("is evaluated alone", "another batch element", "its derivative in x is needed")
-    with pytest.raises(ValueError, match=r"(?s)" + ".*".join(words)):
-        catlog.check(f, bits(3), catlog.SlopeCateR(2))
-
-
-NOISY: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "dropout": (rows_of(nn.Dropout()), "Dropout in training mode"),
-    "torch.rand": (lambda x: value(x) + torch.rand(x.shape[:-1]), "of its own"),
-    "a number per call": (lambda x: value(x) + torch.rand(()), "of its own"),
-    "a generator": (lambda x: value(x) + torch.rand((), generator=OWN), "of its own"),
-    "numpy's generator": (lambda x: value(x) + NOISE.random(), "of its own"),
-    "numpy": (lambda x: value(x) + np.random.random(), "of its own"),  # noqa: NPY002
-    "random": (lambda x: value(x) + random.random(), "of its own"),
+NOISY: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": rows_of(nn.Dropout()),
+    "torch.rand": lambda x: value(x) + torch.rand(x.shape[:-1]),
+    "a number per call": lambda x: value(x) + torch.rand(()),
+    "a generator": lambda x: value(x) + torch.rand((), generator=OWN),
+    "numpy's generator": lambda x: value(x) + NOISE.random(),
+    "numpy": lambda x: value(x) + np.random.random(),  # noqa: NPY002
+    "random": lambda x: value(x) + random.random(),
 }
 
 
 @pytest.mark.parametrize("name", NOISY)
-def test_noise_is_reported_with_its_source(name: str) -> None:
-    f, source = NOISY[name]
-    report = catlog.check(f, bits(3))
+def test_noise_is_reported(name: str) -> None:
+    report = catlog.check(NOISY[name], bits(3))
     assert report.is_noisy
-    assert source in str(report)
     assert "eval()" in str(report)
 
 
@@ -101,37 +90,27 @@ def test_noise_is_reported_with_its_source(name: str) -> None:
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
 def test_sound_functions_pass_with_every_kind(case: Case, batch: tuple[int, ...]) -> None:
     q = case.distribution(case.theta.expand(*batch, *case.theta.shape).clone())
-    report = catlog.check(case.function("network"), q)
-    assert not report.is_noisy
-    assert report.is_differentiable == (case.kind in ("bits", "one-hot"))
+    assert not catlog.check(case.function("network"), q).is_noisy
 
 
-DISTRIBUTIONS: dict[str, Callable[[], Distribution]] = {
-    "counts": lambda: Independent(Poisson(torch.ones(2, D)), 1),
-    "chain": lambda: catlog.distributions.MarkovChain(torch.zeros(3), torch.zeros(D - 1, 3, 3)),
-    "subset": lambda: catlog.distributions.Subset(torch.zeros(2, 6), 3),
-    "ranking": lambda: catlog.distributions.PlackettLuce(torch.zeros(2, D)),
-    "certain": lambda: Independent(Bernoulli(logits=torch.full((2, D), 80.0)), 1),
-    "a batch of one": lambda: bits(1),
-    "an empty batch": lambda: bits(0),
-    "one variable": lambda: Bernoulli(logits=torch.zeros(3)),
-    "batch of chains": lambda: Independent(
-        catlog.distributions.MarkovChain(torch.zeros(2, 3), torch.zeros(2, D - 1, 3, 3)), 0
-    ),
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "counts": Independent(Poisson(torch.ones(2, D)), 1),
+    "chain": catlog.distributions.MarkovChain(torch.zeros(3), torch.zeros(D - 1, 3, 3)),
+    "subset": catlog.distributions.Subset(torch.zeros(2, 6), 3),
+    "certain": Independent(Bernoulli(logits=torch.full((2, D), 80.0)), 1),
+    "a batch of one": bits(1),
+    "one variable": Bernoulli(logits=torch.zeros(3)),
 }
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_sound_functions_pass_with_dependent_variables_and_counts(name: str) -> None:
-    q = DISTRIBUTIONS[name]()
+@pytest.mark.parametrize("q", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_sound_functions_pass_with_dependent_variables_and_counts(q: Distribution) -> None:
     events = len(q.event_shape)
 
     def f(x: Tensor) -> Tensor:
         return x.float().flatten(x.dim() - events).sum(-1) if events else x.float()
 
     assert not catlog.check(f, q).is_noisy
-    if q.batch_shape.numel() == 0:
-        return
     with pytest.raises(ValueError, match="Points must not influence each other"):
         catlog.check(lambda x: f(x) + x.float().sum(), q)
 
@@ -171,7 +150,7 @@ def test_everything_is_left_alone() -> None:
 
     q = bits(3)
     with torch.no_grad():
-        catlog.check(f, q, catlog.SlopeCateR(2))
+        catlog.check(f, q)
     assert all(torch.equal(new, before[name]) for name, new in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
@@ -181,54 +160,35 @@ def test_everything_is_left_alone() -> None:
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-def test_a_slope_is_needed_only_by_estimators_that_use_it() -> None:
-    q = bits(3)
-    for f in (lambda x: value(x).round(), lambda x: (x - x).sqrt().sum(-1) + value(x)):
-        assert not catlog.check(f, q).is_differentiable
-        catlog.check(f, q, catlog.RLOO(2))
-        with pytest.raises(ValueError, match="derivative"):
-            catlog.check(f, q, catlog.SlopeCateR(2))
-    with pytest.raises(TypeError, match="relaxed"):
-        catlog.check(
-            lambda x: x.sum(-1), CASES["integers"].distribution(torch.zeros(2, 3)), catlog.ReinMax()
-        )
-    with pytest.raises(TypeError, match="`E` must be an estimator"):
-        catlog.check(value, q, "RLOO")  # type: ignore[arg-type]
-
-
 class Offers(nn.Module):
-    """A linear function with a table and a mean, one of which may be wrong."""
+    """The sum of bits, with a table and a mean that may be wrong."""
 
-    def __init__(self, mistake: str = "") -> None:
+    def __init__(self, table: float = 0.0, mean: float = 0.0) -> None:
         super().__init__()
-        self.mistake = mistake
-        self.weight = torch.arange(1.0, D + 1)
+        self.errors = table, mean
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x * self.weight).sum(-1)
+        return x.sum(-1)
 
     def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
-        rest = self(x).unsqueeze(-1) - x * self.weight
-        table = torch.stack([rest, rest + self.weight], -1)
-        if self.mistake == "table":
-            table = table.flip(-1)
+        rest = self(x).unsqueeze(-1) - x
+        table = torch.stack([rest, rest + 1 + self.errors[0]], -1)
         if variables is None:
             return table
         return table.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, 2))
 
     def expectation(self, q: Independent) -> Tensor:
-        return (q.base_dist.probs * self.weight).sum(-1) + 0.1 * (self.mistake == "mean")
+        return q.base_dist.probs.sum(-1) + self.errors[1]
 
 
 def test_what_f_offers_is_compared_with_f() -> None:
-    f = Offers()
-    report = str(catlog.check(f, bits(3)))
+    report = str(catlog.check(Offers(), bits(3)))
     assert "f.neighbours: agrees" in report
     assert "f.expectation: agrees" in report
     with pytest.raises(ValueError, match=r"f\.neighbours does not agree with f"):
-        catlog.check(Offers("table"), bits(3))
+        catlog.check(Offers(table=0.1), bits(3))
     with pytest.raises(ValueError, match=r"f\.expectation does not agree with f"):
-        catlog.check(Offers("mean"), bits(3))
+        catlog.check(Offers(mean=0.1), bits(3))
 
 
 def test_outputs() -> None:
@@ -252,7 +212,7 @@ def test_few_evaluations() -> None:
         return value(x)
 
     catlog.check(f, bits(5))
-    assert sum(rows) == 13 + 3  # and the derivative
+    assert sum(rows) == 13
 
 
 def test_a_function_of_ranks_and_a_one_hot_function_pass() -> None:

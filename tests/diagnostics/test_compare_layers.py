@@ -55,20 +55,6 @@ def brute_force() -> Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def in_order(network: Layers, gradient: Tensor) -> Tensor:
-    """Return a gradient in the order of the module's parameters."""
-    parts = gradient.split([leaf.numel() for leaf in network.parameters])
-    by_leaf = {id(leaf): part for leaf, part in zip(network.parameters, parts, strict=True)}
-    return torch.cat([by_leaf[id(leaf)] for leaf in NETWORK.parameters()])
-
-
-def test_reference_is_exact() -> None:
-    network = Layers(loss, None)
-    assert network.outcomes == 3**2 * 2**2
-    gradient = in_order(network, network.exact()[0])
-    torch.testing.assert_close(gradient, brute_force(), rtol=0, atol=1e-12)
-
-
 def test_reference_by_rloo_is_unbiased() -> None:
     """A z-test with one false alarm in a million; it detects a gradient that is 20 % too long."""
     network = Layers(loss, list(NETWORK.parameters()))
@@ -99,7 +85,7 @@ def test_of_one_layer_is_compare() -> None:
     )
     q = Independent(OneHotCategorical(logits=encoder(IMAGES).unflatten(-1, (2, 3))), 1)
     whole = catlog.compare(f, q, [*estimators, Exact()], repeats=1000, rounds=1, progress=False)
-    assert layers.reference == whole.reference == "exact"
+    assert (layers.reference, whole.reference) == ("rloo", "exact")
     for name in ("StraightThrough(1)", "ReinMax(1)"):
         ours, wanted = layers[name], whole[name]
         assert ours.bias == pytest.approx(
@@ -117,6 +103,7 @@ def test_rows_and_what_is_left_out() -> None:
         {**temperatures, "ReinMax": ReinMax(), "RLOO": catlog.RLOO(2), "two": ReinMax(2)},
         repeats=20,
         rounds=2,
+        reference_runs=40,
         progress=False,
         clock=lambda: float(next(seconds)),
     )
@@ -126,21 +113,14 @@ def test_rows_and_what_is_left_out() -> None:
     assert all(row.seconds == 1 and row.repeats == 20 for row in result.rows)
     assert "call E(f, q)" in result.skipped["RLOO"]
     assert "samples=1" in result.skipped["two"]
-    assert "Bias against the exact gradient" in str(result)
-    by_draws = compare_layers(
-        loss, [ReinMax()], repeats=2, rounds=1, limit=35, reference_runs=8, progress=False
-    )
-    assert by_draws.reference == "rloo"
-    assert "Bias against RLOO on all layers" in by_draws.table()
+    assert "Bias against RLOO on all layers" in str(result)
 
 
 def test_nothing_else_is_drawn() -> None:
     """The global generator is not used, and the same seed gives the same numbers."""
     state = torch.get_rng_state()
     first, again = (
-        compare_layers(
-            loss, [ReinMax()], repeats=3, rounds=1, limit=0, reference_runs=40, progress=False
-        )
+        compare_layers(loss, [ReinMax()], repeats=3, rounds=1, reference_runs=40, progress=False)
         for _ in range(2)
     )
     assert torch.equal(torch.get_rng_state(), state)
@@ -158,11 +138,6 @@ def test_nothing_else_is_drawn() -> None:
             ValueError,
             r"losses \(3,\), but a layer draws variables \(4, 2\)\. Return one loss per row",
         ),
-        (
-            lambda sampler: NETWORK(IMAGES[:0], sampler),
-            ValueError,
-            r"losses \(0,\), so there is no gradient",
-        ),
         (lambda sampler: sampler(IMAGES).sum(-1), ValueError, "parameters: tensors with requires"),
     ],
 )
@@ -174,8 +149,6 @@ def test_wrong_losses_are_named(
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(TypeError, match="loss must be a function of the sampler"):
-        compare_layers(3, [ReinMax()], progress=False)
     with pytest.raises(ValueError, match="compare_layers: `repeats` must be at least 2, but 1"):
         compare_layers(loss, [ReinMax()], repeats=1)
     with pytest.raises(ValueError, match=r"no estimator could be used.*call E\(f, q\)"):

@@ -23,7 +23,7 @@ PACKAGES = (
 PAGES_WITH_CODE = (
     "index", "choose", "fast_functions", "structured", "black_box", "scaling", "advantages",
     "programs", "own_distribution", "shapes", "layers", "policies",
-    "in_practice", "mixed", "from_gumbel_softmax",
+    "in_practice", "mixed", "from_gumbel_softmax", "compare",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, nan, sqrt
+from math import inf
 from numbers import Real
 
 import torch
@@ -16,13 +16,15 @@ from ..core.checks import check_count
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from .arms import AnyEstimator, as_estimator, joined_reasons
-from .pilot import LADDER, Pilot, Step, level_with_best, variance_of
+from .arms import some
+from .naming import AnyEstimator, as_estimator
+from .pilot import LADDER, NEVER, Pilot, Score, Step, level_with_best, variance_of
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
 LEVEL = 1.3  # times the best score: what a race to a target could hardly tell apart
 FREE = 1.5  # times the seconds of the quickest RLOO among them: more draws at little cost
 ZERO = "all of its gradients were zero"
+NO_TIME = "the pilot had no time for it"
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,8 @@ class Trial:
         estimator: after what it learned in the pilot.
         evaluations: of f per estimate and batch element.
         repeats: the number of estimates.
-        seconds: the least time of a step.
+        seconds: the least time of a step; those of RLOO are on a line in the number of draws.
         variance: of its gradient, summed over the parameters.
-        bias: the distance of the mean gradient from the best unbiased one, minus the noise in it;
-            0 if the estimator is unbiased.
         times_as_long: the expected training time, relative to the best.
         error: the relative standard error of that.
         is_level: whether the pilot cannot tell it from the best.
@@ -49,7 +49,6 @@ class Trial:
     repeats: int
     seconds: float
     variance: float
-    bias: float
     times_as_long: float
     error: float
     is_level: bool
@@ -61,9 +60,7 @@ class Advice:
 
     Attributes:
         estimator: ready to be used. If it learns, it starts from what the pilot found.
-        trials: what was measured of every unbiased candidate, in the order in which level ones are
-            named.
-        biased: the same of biased ones, which are not ranked.
+        trials: what was measured of every candidate, in the order in which level ones are named.
         skipped: why other candidates were not tried.
         seconds: the time that the pilot took.
         explanation: a few lines, also given by ``print(advice)``.
@@ -71,7 +68,6 @@ class Advice:
 
     estimator: AnyEstimator
     trials: tuple[Trial, ...] = field(repr=False)
-    biased: tuple[Trial, ...] = field(repr=False)
     skipped: dict[str, str] = field(repr=False)
     seconds: float
     explanation: str = field(repr=False)
@@ -101,16 +97,13 @@ def advise(
     For a given progress, training takes a time that is about proportional to
 
     .. math::
-        \bigl(10\, \lVert g \rVert^2 + \sigma^2 + \text{variance}\bigr)
-        \times \text{seconds per step}
+        \bigl(10\, \lVert g \rVert^2 + \text{variance}\bigr) \times \text{seconds per step}
 
-    where g is the gradient, summed over the batch, :math:`\sigma^2` is the noise in it that comes
-    from the choice of the minibatch, and the variance is that of the estimator. The first term is
-    the cost of a step without noise, which less noise cannot reduce: momentum averages the noise of
-    about 10 steps. So once the noise is small compared with the gradient, or with the noise of the
-    minibatch, more precision is worth nothing. If the estimator's variance dominates, the score is
-    variance x time (McCandlish et al., "An empirical model of large-batch training", 2018, section
-    2.2).
+    where g is the gradient, summed over the batch, and the variance is that of the estimator. The
+    first term is the cost of a step without noise, which less noise cannot reduce: momentum
+    averages the noise of about 10 steps. So once the noise is small compared with the gradient,
+    more precision is worth nothing. If the variance dominates, the score is variance x time
+    (McCandlish et al., "An empirical model of large-batch training", 2018, section 2.2).
 
     The candidates make one estimate each, in turn, up to 256 times. After 4 rounds, and again
     later, those that are far behind are left out. The time of a step is the least of all rounds.
@@ -128,12 +121,11 @@ def advise(
     noise that will hurt later seems harmless. So ask again after a few epochs.
 
     Args:
-        f, q, parameters: as in :func:`catlog.compare`. Noise of the minibatch is counted if the
-            batch of q is computed from shared parameters, as by a network.
+        f, q, parameters: as in :func:`catlog.compare`.
         budget: the most evaluations of f per step and batch element. None: what IndeCateR needs for
             two draws, at least 64. Only within the budget are all points enumerated.
-        biased: also measure :class:`ReinMax` and hard Gumbel-Softmax. They are an option to try,
-            never the answer: no pilot can see whether training with them arrives.
+        biased: also name :class:`ReinMax` and hard Gumbel-Softmax, if f is differentiable. They are
+            an option to try, never the answer: no pilot can see whether training with them arrives.
         loss: what you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
             value then counts as well, and the bias that it makes.
@@ -183,71 +175,77 @@ def advise(
         torch.manual_seed(seed)
         task = Task(f, q, parameters, loss, penalty, clock)
         pilot = Pilot(task, step, lambda least: start + max(seconds, steps * least))
-        pilot.enter([as_estimator(E, "candidates") for E in chosen or ()], budget, biased, seed)
+        pilot.enter([as_estimator(E, "candidates") for E in chosen or ()], budget, seed)
         pilot.run()
-        return _advice(pilot, clock() - start)
+        return _advice(pilot, clock() - start, biased)
 
 
-def _advice(pilot: Pilot, seconds: float) -> Advice:
-    scores = pilot.scores()
-    is_known = any(score.value < inf for score in scores.values())
-    reasons = {}
-    for name, arm in pilot.arms.items():
-        if arm.in_parameters.count < 2:
-            reasons[name] = "the pilot had no time for it"
-        elif not arm.times:
-            reasons[name] = "far behind, before its whole step was timed"
-        elif arm.E.unbiased and name not in scores:
-            reasons[name] = ZERO
-        elif arm.E.unbiased and not is_known:
-            reasons[name] = "its gradient is NaN or infinite"
-        elif not scores:
-            reasons[name] = "biased, and judged by unbiased ones only. Add RLOO(4)"
+def _advice(pilot: Pilot, seconds: float, biased: bool) -> Advice:
+    scores, times = pilot.scores(), pilot.seconds()
+    reasons = _reasons(pilot, scores)
+    best, level = min(scores.values(), default=NEVER), level_with_best(scores, LEVEL)
+    if best.value == inf:
+        ours = {name: why for name, why in reasons.items() if why != NO_TIME} | pilot.skipped
+        raise ValueError(f"advise: no candidate could be used. {some(ours)}.")
     skipped = {name: why.split(". ")[0] for name, why in pilot.skipped.items()} | reasons
-    if not is_known:
-        ours = {name: why for name, why in reasons.items() if "no time" not in why} | skipped
-        raise ValueError(f"advise: no candidate could be used. {joined_reasons(ours)}.")
-    best = min(scores.values()).value
-    level = level_with_best(scores, LEVEL)
     trials = [
         Trial(
             name=name,
             estimator=arm.E,
             evaluations=arm.evaluations,
-            repeats=arm.in_parameters.count,
-            seconds=pilot.seconds(arm),
+            repeats=arm.moments.count,
+            seconds=times[name],
             variance=variance_of(arm),
-            bias=0.0 if arm.E.unbiased else sqrt(pilot.squared_bias(arm)),
-            times_as_long=scores[name].value / best if name in scores else nan,
-            error=scores[name].error if name in scores else nan,
+            times_as_long=score.value / best.value,
+            error=score.error,
             is_level=name in level,
         )
-        for name, arm in pilot.arms.items()
-        if name not in skipped
+        for name, score in scores.items()
+        for arm in [pilot.arms[name]]
     ]
-    ranked = tuple(trial for trial in trials if trial.estimator.unbiased)
-    biased = tuple(trial for trial in trials if not trial.estimator.unbiased)
-    # What is listed as slower never beats the choice.
-    most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
-    level_ones = [trial for trial in ranked if trial.is_level and trial.times_as_long <= most]
-    family = type(LADDER[0])
-    ladder = [trial for trial in level_ones if type(trial.estimator) is family]
-    quickest = min((trial.seconds for trial in ladder), default=inf)
-    free = [trial for trial in ladder if trial.seconds <= FREE * quickest]
-    fastest = min(ranked, key=lambda trial: trial.times_as_long)
-    choice = max(free, key=lambda trial: trial.evaluations, default=fastest)
-    lines = [
-        *_ranking(choice, ranked, seconds),
-        *_noise(pilot, choice, skipped),
-        *_options(pilot, choice, biased),
-    ]
+    choice = _choice(trials)
+    lines = [*_ranking(choice, trials, seconds), *_remarks(pilot, reasons)]
+    if biased and any(arm.E.differentiates_f for arm in pilot.arms.values()):
+        lines.append(
+            "Biased, so not tried: ReinMax(1), ReinMax(4), GumbelSoftmax(1, hard=True). To judge "
+            f"one, train with it and with {choice.name} for 1,000 steps each, and compare the "
+            "losses."
+        )
     if skipped:
         left_out = [
             f"{', '.join(name for name, why in skipped.items() if why == reason)} ({reason})"
             for reason in dict.fromkeys(skipped.values())
         ]
         lines.append(f"Not tried: {'; '.join(left_out)}.")
-    return Advice(choice.estimator, ranked, biased, skipped, seconds, "\n".join(lines))
+    return Advice(choice.estimator, tuple(trials), skipped, seconds, "\n".join(lines))
+
+
+def _reasons(pilot: Pilot, scores: Mapping[str, Score]) -> dict[str, str]:
+    """Return why nothing can be said of candidates that were entered."""
+    reasons = {}
+    for name, arm in pilot.arms.items():
+        if arm.moments.count < 2:
+            reasons[name] = NO_TIME
+        elif not arm.times:
+            reasons[name] = "far behind, before its whole step was timed"
+        elif name not in scores:
+            reasons[name] = ZERO
+        elif min(scores.values()).value == inf:
+            reasons[name] = "its gradient is NaN or infinite"
+    return reasons
+
+
+def _choice(ranked: Sequence[Trial]) -> Trial:
+    """Return RLOO with the most draws that cost little, if one is level; else the best."""
+    # What is listed as slower never beats the choice.
+    most = min((trial.times_as_long for trial in ranked if not trial.is_level), default=inf)
+    family = type(LADDER[0])
+    level = [trial for trial in ranked if trial.is_level and trial.times_as_long <= most]
+    ladder = [trial for trial in level if type(trial.estimator) is family]
+    quickest = min((trial.seconds for trial in ladder), default=inf)
+    free = [trial for trial in ladder if trial.seconds <= FREE * quickest]
+    fastest = min(ranked, key=lambda trial: trial.times_as_long)
+    return max(free, key=lambda trial: trial.evaluations, default=fastest)
 
 
 def _ranking(choice: Trial, ranked: Sequence[Trial], seconds: float) -> list[str]:
@@ -267,35 +265,15 @@ def _ranking(choice: Trial, ranked: Sequence[Trial], seconds: float) -> list[str
     return lines
 
 
-def _noise(pilot: Pilot, choice: Trial, skipped: Mapping[str, str]) -> list[str]:
-    """Say how noisy the choice is, and what is special about f."""
+def _remarks(pilot: Pilot, reasons: Mapping[str, str]) -> list[str]:
+    """Say what is special about f."""
     lines = []
-    is_sparse = len(pilot.unbiased()) <= list(skipped.values()).count(ZERO)
+    is_sparse = len(pilot.seeing()) <= list(reasons.values()).count(ZERO)
     if is_sparse or not pilot.reference().mean.any():
         lines.append("The pilot saw hardly a gradient other than zero, so this is a guess.")
-    elif pilot.minibatch > 0:
-        share = choice.variance / pilot.minibatch
-        hint = ". Below 1, more draws hardly help" if share < 1 else ""
-        lines.append(f"Its noise: {share:.2g} times the minibatch's{hint}.")
     if pilot.miss > 0:
         lines.append(
             f"f keeps its values: an unseen point takes {1000 * pilot.miss:.2g} ms longer. Times "
             "are those of unseen points."
         )
     return lines
-
-
-def _options(pilot: Pilot, choice: Trial, biased: Sequence[Trial]) -> list[str]:
-    """Say what a step of biased estimators takes, and how to judge them."""
-    if not biased:
-        return []
-    length = sqrt(pilot.reference().norm2) or 1.0
-    parts = [
-        f"{trial.name} (a step takes {trial.seconds / choice.seconds:.2g} of {choice.name}'s, "
-        f"the bias is {trial.bias / length:.2g} of the gradient)"
-        for trial in biased
-    ]
-    return [
-        f"Biased, so not ranked: {', '.join(parts)}. To judge one, train with it and with "
-        f"{choice.name} for 1,000 steps each, and compare the losses."
-    ]

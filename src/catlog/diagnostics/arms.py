@@ -1,7 +1,7 @@
 """Estimators that observe: their gradients, their times, and with how many draws."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -11,31 +11,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..core.categories import Kind
 from ..core.checks import readable
 from ..core.estimator import Estimator
 from ..core.settings import label
-from ..estimators import ESTIMATORS
-from ..estimators.parsing import parse_estimator
+from ..core.view import view
 from .moments import Moments
-from .task import Gradient, Result, Task, flat, gradient_in_logits, gradients_in, own_parameter
+from .task import Gradient, Result, Task, flat
 
 AnyEstimator = Estimator[Any]
-Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
 Cost = Callable[[AnyEstimator], int]
 Sizing = Callable[[AnyEstimator], tuple[AnyEstimator, int]]
 
 ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 MOST_REASONS = 3  # in the message of an error
 TRAINING_RATE = 0.05  # of an estimator that learns, at the start
-RELAXABLE = frozenset({Kind.BITS, Kind.ONE_HOT})
-KIND_NAMES = {
-    Kind.BITS: "bits (Bernoulli)",
-    Kind.INDEX: "numbers (Categorical)",
-    Kind.ONE_HOT: "one-hot vectors (OneHotCategorical)",
-    Kind.MIXED: "numbers with different cardinalities (Categoricals)",
-    Kind.STRUCTURED: "dependent variables",
-}
 
 
 @dataclass(eq=False)
@@ -49,8 +38,7 @@ class Arm:
         E: the estimator.
         evaluations: of f per estimate and batch element.
         generator: the source of its randomness.
-        in_parameters: the moments of its gradient in the parameters.
-        in_logits: those of its gradient in the logits of q; empty if q has no logits.
+        moments: of its gradient in the parameters.
         times: the seconds of its steps.
         trained: the steps for which it learned beforehand.
     """
@@ -65,29 +53,23 @@ class Arm:
         E: Any = self.E
         seldom = getattr(E, "every", 1) > 1 and E.corrects is None
         self.shares = (1 / E.every, 1 - 1 / E.every) if seldom else (1.0,)
-        self.in_parameters = Moments(self.shares)
-        self.in_logits = Moments(self.shares)
+        self.moments = Moments(self.shares)
 
-    def observe(self, task: Gradient, keep: bool = True, with_logits: bool = False) -> float:
+    def observe(self, task: Gradient, keep: bool = True) -> float:
         """Make a training step without the optimiser, and return its seconds.
 
         It is q (if a callable makes it), the estimate, and its gradient in the parameters, in those
         of f and in those of the estimator. With ``keep`` the gradient is added to the moments.
         """
 
-        def gradients() -> tuple[Tensor, Tensor | None]:
-            value, q = task.estimate(self.E, self.generator)
-            own = own_parameter(q) if with_logits and q is not None else None
-            leaves = [*task.leaves, *self._weights(), *([] if own is None else [own])]
-            rows = gradients_in(value, leaves, retain=not task.rebuilds_q)
-            in_logits = None if own is None or q is None else gradient_in_logits(rows[-1], q)
-            return flat(rows[: len(task.parameters)]), in_logits
+        def gradient() -> Tensor:
+            value = task.estimate(self.E, self.generator)
+            rows = task.gradients(value, [*task.leaves, *self._weights()])
+            return flat(rows[: len(task.parameters)])
 
-        seconds, observed = self.timed(task, gradients)
-        for moments, place in ((self.in_parameters, 0), (self.in_logits, 1)):
-            rows = [row for row in (kind[place] for kind in observed) if row is not None]
-            if keep and rows:
-                moments.add(torch.stack(rows).unsqueeze(0))
+        seconds, rows = self.timed(task, gradient)
+        if keep:
+            self.moments.add(torch.stack(rows).unsqueeze(0))
         return seconds
 
     def timed(self, task: Gradient, call: Callable[[], Result]) -> tuple[float, list[Result]]:
@@ -110,9 +92,8 @@ class Arm:
         weights = self._weights()
         optimiser = torch.optim.Adam(weights, TRAINING_RATE) if weights else None
         for step in range(steps):
-            value, _ = task.estimate(self.E, self.generator)
-            leaves = [*weights, *task.parameters]  # some learn from the gradient in q
-            gradients = gradients_in(value, leaves, retain=not task.rebuilds_q)
+            value = task.estimate(self.E, self.generator)
+            gradients = task.gradients(value, [*weights, *task.parameters])  # or learn from q's
             if optimiser is not None:
                 for weight, gradient in zip(weights, gradients, strict=False):
                     weight.grad = gradient
@@ -163,94 +144,34 @@ def entered(
     skipped: dict[str, str] = {}
     for number, (name, E) in enumerate(named.items(), start=1):
         try:
-            check_suits(E, task.factors.kind)
+            if E.target == "bound":
+                raise ValueError("it differentiates a bound, not E[f]")
+            view(task.q, 0, E.accepts, "it", E.instead)
             copy, evaluations = sized(copied_to(E, task.device))
             has_own_name = name not in (label(E), type(E).__name__)
             arm = Arm(copy, evaluations, task.generator(seed + number))
             arms[name if has_own_name else label(copy)] = arm
         except ERRORS as error:  # of the estimator's own checks, too
-            skipped[name] = first_line(error)
+            skipped[name] = reason(error)
     return arms, skipped
 
 
-# Names
-
-
-def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
-    """Return the estimators by name."""
-    chosen = list(ESTIMATORS) if estimators is None else estimators
-    is_scalar = getattr(chosen, "shape", None) == ()
-    if isinstance(chosen, str) or not hasattr(chosen, "__iter__") or is_scalar:
-        raise TypeError(
-            f"estimators: a list or a dict is needed, but {chosen!r} was given. Put it into a "
-            "list, [...]."
-        )
-    if isinstance(chosen, Mapping):
-        named = {name: as_estimator(entry) for name, entry in chosen.items()}
-    else:
-        named = {}
-        for entry in chosen:
-            E = as_estimator(entry)
-            name = str(entry) if entry in ESTIMATORS else label(E)
-            if named.setdefault(name, E) != E and not isinstance(entry, str):
-                raise ValueError(
-                    f"estimators: two different ones have the label {name}, which leaves out what "
-                    "they learn and what their functions do. Give them names of your own in a "
-                    'dict, {"first": ..., "second": ...}.'
-                )
-    if not named:
-        raise ValueError(
-            "estimators: at least one is needed, but none was given. Leave the argument out for "
-            "all of the registry."
-        )
-    return named
-
-
-def as_estimator(entry: object, argument: str = "estimators") -> AnyEstimator:
-    """Return an estimator, also by its repr or name; raise an error if it is neither."""
-    if isinstance(entry, str):
-        return parse_estimator(entry)
-    if isinstance(entry, type) or not isinstance(entry, Estimator):
-        raise TypeError(
-            f"{argument}: names or estimators are needed, but {entry!r} was given. Give an "
-            "instance, as in RLOO(4)."
-        )
-    return entry
-
-
-def first_line(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return the first line of a message, without its full stop."""
     return str(error).split("\n")[0].rstrip(".")
 
 
-def joined_reasons(skipped: Mapping[str, str]) -> str:
-    """Return names with their reasons in one line; of many, the first few.
+def some(skipped: Mapping[str, str]) -> str:
+    """Return the first names with their reasons.
 
-    >>> joined_reasons({"A": "slow", "B": "biased", "C": "slow", "D": "slow", "E": "biased"})
-    'A: slow; B: biased; C: slow; and 2 others'
+    >>> some({"A": "slow", "B": "biased", "C": "slow", "D": "slow"})
+    'A: slow; B: biased; C: slow; and others'
     """
-    shown = [f"{name}: {reason}" for name, reason in list(skipped.items())[:MOST_REASONS]]
-    rest = len(skipped) - len(shown)
-    if rest:
-        shown.append(f"and {rest} other{'s' * (rest > 1)}")
-    return "; ".join(shown)
+    shown = [f"{name}: {why}" for name, why in skipped.items()][:MOST_REASONS]
+    return "; ".join([*shown, "and others"] if len(skipped) > MOST_REASONS else shown)
 
 
-# Which estimators fit, and numbers of draws
-
-
-def check_suits(E: AnyEstimator, kind: Kind) -> None:
-    """Raise ValueError if E cannot be used with this kind of distribution."""
-    if E.target == "bound":
-        raise ValueError("it differentiates a bound, not E[f]")
-    if kind not in E.supports:
-        known = ", ".join(sorted(E.supports))
-        raise ValueError(f"it is not for {KIND_NAMES[kind]}, but for {known}")
-    if E.differentiates_f and kind not in RELAXABLE:
-        raise ValueError(
-            f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; "
-            "write q with OneHotCategorical"
-        )
+# Numbers of draws
 
 
 def with_samples(E: AnyEstimator, samples: int) -> AnyEstimator:

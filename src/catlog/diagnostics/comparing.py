@@ -1,51 +1,30 @@
 """Bias, variance and time of estimators, measured side by side on f and q."""
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.checks import check_count, readable
+from ..core.checks import check_count
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from .arms import (
-    ERRORS,
-    AnyEstimator,
-    Arm,
-    Chosen,
-    entered,
-    first_line,
-    joined_reasons,
-    named_estimators,
-    with_samples,
-    within_budget,
-)
+from ..estimators import Exact
+from .arms import ERRORS, Arm, entered, reason, some, with_samples, within_budget
 from .comparison import Comparison, Row
+from .function_check import check_mean
 from .moments import Moments
-from .progress import shown_progress
+from .naming import AnyEstimator, Chosen, named_estimators
 from .task import Clock, DistributionLike, Gradient, Loss, Task, flat
 
 WARM_UP = 2  # steps before times count
 NORMAL = NormalDist().inv_cdf(0.975)
 
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
-
-
-class MeasuredGradient(Protocol):
-    """A gradient with standard errors, one tensor per parameter."""
-
-    @property
-    def gradient(self) -> Sequence[Tensor]: ...
-
-    @property
-    def error(self) -> Sequence[Tensor]: ...
-
-
-GivenReference = Tensor | Sequence[Tensor] | MeasuredGradient
 
 
 def compare(
@@ -60,7 +39,7 @@ def compare(
     rounds: int = 15,
     training: int = 200,
     loss: Loss | None = None,
-    reference: GivenReference | None = None,
+    reference: Any = None,
     limit: int = 2**16,
     seed: int = 0,
     progress: bool = True,
@@ -71,12 +50,12 @@ def compare(
     The expectation is summed over the batch. Every estimator makes ``repeats`` independent
     estimates.
 
-    *Variance* is over draws, after the chain rule, and summed over the parameters; it is also given
-    per logit. *Time* is that of a training step without the optimiser: q, the estimate, and its
-    gradient in the parameters of q, of f and of the estimator. It is the median over ``rounds`` in
-    which all estimators take turns, after warming up. *Variance x time* is the cost of reaching a
-    given precision, since more draws or more steps trade one for the other. Intervals come from the
-    delta method on a logarithmic scale. The error of the variance comes from the spread of
+    *Variance* is over draws, after the chain rule, and summed over the parameters. *Time* is that
+    of a training step without the optimiser: q, the estimate, and its gradient in the parameters of
+    q, of f and of the estimator. It is the median over ``rounds`` in which all estimators take
+    turns, after warming up. *Variance x time* is the cost of reaching a given precision, since more
+    draws or more steps trade one for the other. Intervals come from the delta method on a
+    logarithmic scale. The error of the variance comes from the spread of
     :math:`\lVert g_r - \bar g \rVert^2`, and that of the median time from the median absolute
     deviation.
 
@@ -118,7 +97,7 @@ def compare(
         limit: the most points to enumerate for the reference and, unless ``estimators`` holds it,
             for Exact: every step of it evaluates f and q at all points.
         seed: the seed of the draws.
-        progress: show a bar, if the package rich is installed and the output is a terminal.
+        progress: say on a terminal what is being measured.
         clock: a function that returns seconds.
 
     >>> from torch.distributions import Bernoulli, Independent
@@ -143,25 +122,22 @@ def compare(
             check_count("compare", name, count, least, inf)
     with left_alone(f, q, loss):
         task = Task(f, q, parameters, loss, clock=clock)
-        task.check_mean(limit)
+        check_mean(task.f, task.make_q(*task.parameters))
 
         def sized(E: AnyEstimator) -> tuple[AnyEstimator, int]:
-            has_samples, own_limit = hasattr(E, "samples"), getattr(E, "limit", None)
-            E = with_samples(E, samples) if samples is not None and has_samples else E
+            E = with_samples(E, samples) if samples is not None and hasattr(E, "samples") else E
             E = E if budget is None else within_budget(E, budget, task.evaluations)
-            if own_limit is not None and not task.is_known_to(E):
-                most = min(own_limit, limit) if estimators is None else own_limit
-                if task.points > most:
-                    points = readable(task.points)
-                    raise ValueError(f"q has {points} points, more than the limit of {most}")
             return E, task.evaluations(E)
 
-        arms, skipped = entered(task, named_estimators(estimators), sized, seed)
+        named = named_estimators(estimators)
+        if estimators is None:
+            named["Exact"] = Exact(limit=limit)
+        arms, skipped = entered(task, named, sized, seed)
         measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
-    unbiased = {name: arm.in_parameters for name, arm in arms.items() if arm.E.unbiased}
-    pooled = known or pooled_gradient(unbiased.values())
-    norm = norm_of(pooled or max((_mean(arm) for arm in arms.values()), key=norm_of))
+    unbiased = {name: arm.moments for name, arm in arms.items() if arm.E.unbiased}
+    judges = unbiased or {name: arm.moments for name, arm in arms.items()}
+    norm = norm_of(known or pooled_gradient(judges.values()))
     rows = []
     for name, arm in arms.items():
         others = [moments for other, moments in unbiased.items() if other != name]
@@ -183,43 +159,43 @@ def measure(
     progress: bool,
 ) -> None:
     """Let arms learn, make estimates while frozen, and take turns in timed steps."""
-    with shown_progress(progress) as advance:
-        steps = len(arms) + rounds
-        for number, (name, arm) in enumerate(list(arms.items())):
-            advance(name, number, steps)
-            try:
-                arm.learn(task, training)
-                with arm.frozen():
-                    before = arm.generator.get_state()
-                    while arm.in_parameters.count < repeats:
-                        arm.observe(task, with_logits=True)
-                        is_random = not torch.equal(before, arm.generator.get_state())
-                        if arm.in_parameters.count == 2 and not is_random:
-                            break
-                if not bool(arm.in_parameters.mean.isfinite().all()):
-                    raise ValueError("its gradient is NaN or infinite")
-            except ERRORS as error:
-                skipped[name] = first_line(error)
-                del arms[name]
-        if not arms:
-            raise ValueError(f"{owner}: no estimator could be used. {joined_reasons(skipped)}.")
-        for number in range(-WARM_UP, rounds):
-            advance("timing", steps - rounds + max(0, number), steps)
-            for arm in arms.values():
-                seconds = arm.observe(task, keep=False)
-                arm.times += [seconds] if number >= 0 else []
-        advance("done", steps, steps)
+    for name, arm in list(arms.items()):
+        _say(f"{owner}: {name}", progress)
+        try:
+            arm.learn(task, training)
+            with arm.frozen():
+                before = arm.generator.get_state()
+                while arm.moments.count < repeats:
+                    arm.observe(task)
+                    is_random = not torch.equal(before, arm.generator.get_state())
+                    if arm.moments.count == 2 and not is_random:
+                        break
+            if not bool(arm.moments.mean.isfinite().all()):
+                raise ValueError("its gradient is NaN or infinite")
+        except ERRORS as error:
+            skipped[name] = reason(error)
+            del arms[name]
+    if not arms:
+        raise ValueError(f"{owner}: no estimator could be used. {some(skipped)}.")
+    for number in range(-WARM_UP, rounds):
+        _say(f"{owner}: round {max(0, number) + 1} of {rounds}", progress)
+        for arm in arms.values():
+            seconds = arm.observe(task, keep=False)
+            arm.times += [seconds] if number >= 0 else []
+    _say("", progress)
+
+
+def _say(text: str, is_wanted: bool) -> None:
+    """Write over the last line of a terminal."""
+    if is_wanted and sys.stderr.isatty():
+        print(f"\r{text:<60}", end="\r", file=sys.stderr, flush=True)
 
 
 # The reference
 
 
 def _reference(
-    task: Task,
-    arms: Mapping[str, Arm],
-    reference: GivenReference | None,
-    repeats: int,
-    limit: int,
+    task: Task, arms: Mapping[str, Arm], reference: Any, repeats: int, limit: int
 ) -> tuple[KnownGradient | None, str]:
     """Return what a bias is measured against, if it is the same for all estimators."""
     most_points = 4 * repeats * max(arm.evaluations for arm in arms.values())
@@ -231,9 +207,9 @@ def _reference(
     return None, "pooled"
 
 
-def _given(task: Task, reference: GivenReference) -> KnownGradient:
+def _given(task: Task, reference: Any) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
-    gradient: Any = getattr(reference, "gradient", reference)
+    gradient = getattr(reference, "gradient", reference)
     gradient = [gradient] if isinstance(gradient, Tensor) else gradient
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
     is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
@@ -252,12 +228,12 @@ def pooled_gradient(unbiased: Iterable[Moments]) -> KnownGradient | None:
 
     One without noise has all of the weight.
     """
-    moments = sorted(unbiased, key=lambda entry: entry.mean_variance)
+    moments = list(unbiased)
     if not moments:
         return None
-    if moments[0].variance == 0:
-        return moments[0].mean, torch.zeros_like(moments[0].mean)
-    precisions = torch.tensor([1 / m.mean_variance for m in moments], dtype=torch.float64)
+    precisions = torch.tensor(
+        [1 / max(m.mean_variance, 1e-300) for m in moments], dtype=torch.float64
+    )
     weights = (precisions / precisions.sum()).tolist()
     pairs = list(zip(moments, weights, strict=True))
     mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
@@ -265,13 +241,9 @@ def pooled_gradient(unbiased: Iterable[Moments]) -> KnownGradient | None:
     return mean, torch.stack(parts).sum(0)
 
 
-def _mean(arm: Arm) -> KnownGradient:
-    return arm.in_parameters.mean, arm.in_parameters.mean_variances
-
-
-def norm_of(gradient: KnownGradient) -> float:
+def norm_of(gradient: KnownGradient | None) -> float:
     """Return the norm of the gradient, minus the noise in it."""
-    mean, variances = gradient
+    mean, variances = gradient or (torch.zeros(1), torch.zeros(1))
     return sqrt(max(0.0, float(mean.square().sum() - variances.sum())))
 
 
@@ -280,8 +252,7 @@ def norm_of(gradient: KnownGradient) -> float:
 
 def row_of(name: str, arm: Arm, truth: KnownGradient | None, norm: float) -> Row:
     """Return the measurements, with the bias against ``truth`` and the given gradient norm."""
-    moments, in_logits = arm.in_parameters, arm.in_logits
-    variance, seconds = moments.variance, median(arm.times)
+    moments, seconds, variance = arm.moments, median(arm.times), arm.moments.variance
     bias, bias_error, largest_z = _bias(moments, truth)
     variance_factor = exp(NORMAL * moments.error)
     merit_factor = exp(NORMAL * sqrt(moments.error**2 + _median_error(arm.times) ** 2))
@@ -296,7 +267,6 @@ def row_of(name: str, arm: Arm, truth: KnownGradient | None, norm: float) -> Row
         variance=variance,
         variance_low=variance / variance_factor,
         variance_high=variance * variance_factor,
-        logit_variance=in_logits.variance if in_logits.count else nan,
         bias=bias,
         bias_error=bias_error,
         largest_z=largest_z,
@@ -306,7 +276,6 @@ def row_of(name: str, arm: Arm, truth: KnownGradient | None, norm: float) -> Row
         merit_high=variance * seconds * merit_factor,
         estimator=arm.E,
         variances=moments.variances,
-        logit_variances=in_logits.variances if in_logits.count else None,
     )
 
 

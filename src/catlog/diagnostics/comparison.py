@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -40,8 +39,6 @@ class Row:
         variance: The variance over draws, after the chain rule, summed over the parameters.
         variance_low: Lower end of its interval.
         variance_high: Upper end of its interval.
-        logit_variance: The variance summed over the logits of q; NaN for structured distributions,
-            which have no fixed logits.
         bias: The distance of the mean from the reference, minus the noise in it; NaN if there is
             nothing to compare with.
         bias_error: The noise in that distance.
@@ -53,7 +50,6 @@ class Row:
         merit_high: Upper end of its interval.
         estimator: The estimator, after learning.
         variances: The variance of every parameter.
-        logit_variances: The variance of every logit; None if there are no fixed logits.
     """
 
     name: str
@@ -66,7 +62,6 @@ class Row:
     variance: float
     variance_low: float
     variance_high: float
-    logit_variance: float
     bias: float
     bias_error: float
     largest_z: float
@@ -76,7 +71,6 @@ class Row:
     merit_high: float
     estimator: Estimator = field(repr=False, compare=False)
     variances: Tensor = field(repr=False, compare=False)
-    logit_variances: Tensor | None = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -122,14 +116,12 @@ class Comparison:
         """
         cells = {heading: [heading, *map(text, self.rows)] for heading, text in COLUMNS.items()}
         names = ["", *(row.name if row.unbiased else f"{row.name} (b)" for row in self.rows)]
+        shown = list(COLUMNS)
         if width is not None:
             most = max(8, width - sum(2 + max(map(len, cells[heading])) for heading in ALWAYS))
             names = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
-        shown = list(ALWAYS)
-        for heading in IMPORTANCE:
-            chosen = [column for column in COLUMNS if column in (*shown, heading)]
-            if width is None or len(_joined(names, [cells[c] for c in chosen])[0]) <= width:
-                shown = chosen
+            while len(_joined(names, [cells[c] for c in shown])[0]) > width and shown[2:]:
+                shown.pop()
         lines = _joined(names, [cells[heading] for heading in shown])
         is_judged = self.reference != "pooled" or any(isfinite(row.bias) for row in self.rows)
         reference = REFERENCES[self.reference] if is_judged else NO_REFERENCE
@@ -159,7 +151,7 @@ class Comparison:
                 writer.writerow({name: _cell(value) for name, value in line.items()})
 
     def plot(self, path: Path | str) -> None:
-        """Draw variance x time with its interval, and variance against time.
+        """Draw variance x time with its interval.
 
         Needs matplotlib.
         """
@@ -171,21 +163,17 @@ class Comparison:
             ) from error
         rows = [row for row in self.rows if row.merit > 0]
         exact = [row.name for row in self.rows if row.merit == 0]
-        figure = Figure(figsize=(11, 1.6 + 0.22 * max(10, len(rows))), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        figure = Figure(figsize=(8, 1.6 + 0.22 * max(10, len(rows))), layout="constrained")
+        axes = figure.subplots()
         for i, row in enumerate(rows):
-            style: dict[str, Any] = {"color": UNBIASED if row.unbiased else BIASED}
-            left.plot([row.merit_low, row.merit_high], [i, i], linewidth=2, alpha=0.6, **style)
-            left.plot(row.merit, i, "o", markersize=5, **style)
-            place = (row.seconds * 1000, row.variance)
-            right.plot(*place, "o", markersize=5, **style)
-            right.annotate(str(i + 1), place, (4, 3), textcoords="offset points", fontsize=8)
-        left.set_yticks(range(len(rows)), [f"{row.name}  {i + 1}" for i, row in enumerate(rows)])
-        left.invert_yaxis()
-        left.set_xlabel("variance x seconds, 95 % interval; orange: biased")
-        right.set(xlabel="milliseconds per step", ylabel="variance over draws")
-        for axis in (left.set_xscale, right.set_xscale, right.set_yscale) if rows else ():
-            axis("log")
+            colour = UNBIASED if row.unbiased else BIASED
+            axes.plot([row.merit_low, row.merit_high], [i, i], linewidth=2, alpha=0.6, color=colour)
+            axes.plot(row.merit, i, "o", markersize=5, color=colour)
+        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel("variance x seconds, 95 % interval; orange: biased")
+        if rows:
+            axes.set_xscale("log")
         figure.suptitle(f"No variance at all: {', '.join(exact)}" if exact else "", fontsize=9)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -199,21 +187,19 @@ def _cell(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-# The columns of the table after the names, and which of them to show first where space is short.
+# The columns of the table after the names. Where space is short, the last ones are left out.
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "variance x s": lambda row: f"{row.merit:.3g}",
-    "95 % interval": lambda row: f"{row.merit_low:.3g} to {row.merit_high:.3g}",
-    "ms": lambda row: f"{1000 * row.seconds:.3g}",
-    "variance": lambda row: f"{row.variance:.3g}",
     "bias ± noise": lambda row: (
         f"{row.bias:.2g} ± {row.bias_error:.2g}" if isfinite(row.bias) else ""
     ),
+    "ms": lambda row: f"{1000 * row.seconds:.3g}",
+    "variance": lambda row: f"{row.variance:.3g}",
+    "95 % interval": lambda row: f"{row.merit_low:.3g} to {row.merit_high:.3g}",
     "evaluations": lambda row: str(row.evaluations),
     "snr": lambda row: f"{row.snr:.3g}",
-    "per logit": lambda row: f"{row.logit_variance:.3g}" if isfinite(row.logit_variance) else "",
 }
-ALWAYS = ("variance x s", "bias ± noise")
-IMPORTANCE = ("ms", "variance", "95 % interval", "evaluations", "snr", "per logit")
+ALWAYS = [*COLUMNS][:2]
 
 
 def _joined(names: list[str], columns: list[list[str]]) -> list[str]:

@@ -1,11 +1,9 @@
 """Bias, variance and time of estimators inside a network whose layers draw by `catlog.sample`."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice, product, repeat
-from math import prod
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,22 +12,17 @@ from torch.nn.functional import logsigmoid
 from ..core.checks import check_count
 from ..core.left_alone import left_alone
 from ..sample import SlopeEstimator, sample
-from .arms import AnyEstimator, Arm, Chosen, copied_to, named_estimators
+from .arms import Arm, copied_to
 from .comparing import KnownGradient, measure, norm_of, row_of
 from .comparison import Comparison
 from .moments import Moments
+from .naming import AnyEstimator, Chosen, named_estimators
 from .task import Clock, Gradient, check_trainable, graph_leaves, listed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
 
-@runtime_checkable
-class Sampler(Protocol):
-    """What a network calls in place of :func:`catlog.sample`, without an estimator."""
-
-    def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor: ...
-
-
+Sampler = Callable[..., Tensor]  # of logits, with the options ``dim`` and ``bits``
 NetworkLoss = Callable[[Sampler], Tensor]
 
 
@@ -40,7 +33,6 @@ def compare_layers(
     *,
     repeats: int = 200,
     rounds: int = 15,
-    limit: int = 4096,
     reference_runs: int = 4000,
     seed: int = 0,
     progress: bool = True,
@@ -50,9 +42,8 @@ def compare_layers(
 
     How biased is Gumbel-Softmax in this network, and which temperature is best? Every estimator
     draws in all layers, ``repeats`` times. The gradient is that of the expected loss, summed over
-    rows, in the parameters. If a row has at most ``limit`` outcomes of all layers together, the
-    reference is the exact gradient, a sum over these outcomes. Otherwise it is the mean of
-    ``reference_runs`` runs by RLOO, whose noise is accounted for.
+    rows, in the parameters. The reference is the mean of ``reference_runs`` runs by RLOO on all
+    layers, whose noise is accounted for.
 
     Variance, time and intervals are those of :func:`catlog.compare`. Rows are sorted by
     :math:`\text{bias}^2 + \text{variance}`, the mean squared error of one estimate.
@@ -67,10 +58,9 @@ def compare_layers(
         parameters: tensors to take the gradient in; None: all that the loss is computed from.
         repeats: estimates per estimator, at least 2.
         rounds: timed steps per estimator.
-        limit: the most outcomes of a row to enumerate; the network runs once for each.
-        reference_runs: runs of the network for the reference by RLOO, at least 8.
+        reference_runs: runs of the network for the reference, at least 8.
         seed: the seed of the draws.
-        progress: show a bar, if the package rich is installed and the output is a terminal.
+        progress: say on a terminal what is being measured.
         clock: a function that returns seconds.
 
     >>> from torch import nn
@@ -80,16 +70,14 @@ def compare_layers(
     ...     codes = sampler(first(images).unflatten(-1, (2, 3)))
     ...     return second(codes.flatten(-2)).squeeze(-1).square()
     >>> estimators = [GumbelSoftmax(temperature=0.5, hard=True), ReinMax()]
-    >>> result = compare_layers(loss, estimators, repeats=50, rounds=1, progress=False)
-    >>> result.reference, sorted(row.name for row in result.rows)
-    ('exact', ['GumbelSoftmax(1, temperature=0.5, hard=True)', 'ReinMax(1)'])
+    >>> result = compare_layers(
+    ...     loss, estimators, repeats=50, rounds=1, reference_runs=400, progress=False
+    ... )
+    >>> sorted(row.name for row in result.rows)
+    ['GumbelSoftmax(1, temperature=0.5, hard=True)', 'ReinMax(1)']
     """
-    for name, value, least in (
-        ("repeats", repeats, 2),
-        ("rounds", rounds, 1),
-        ("limit", limit, 0),
-        ("reference_runs", reference_runs, 2 * GROUP),
-    ):
+    counts = ("repeats", repeats, 2), ("rounds", rounds, 1)
+    for name, value, least in (*counts, ("reference_runs", reference_runs, 2 * GROUP)):
         check_count("compare_layers", name, value, least)
     with left_alone(loss):
         network = Layers(loss, parameters, clock)
@@ -99,51 +87,29 @@ def compare_layers(
         }
         skipped: dict[str, str] = {}
         measure("compare_layers", network, arms, skipped, repeats, rounds, 0, progress)
-        kind = "exact" if network.outcomes <= limit else "rloo"
-        truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
+        truth = network.by_rloo(reference_runs, seed)
     rows = [row_of(name, arm, truth, norm_of(truth)) for name, arm in arms.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
-    return Comparison(tuple(rows), skipped, kind, "One draw per layer")
+    return Comparison(tuple(rows), skipped, "rloo", "One draw per layer")
 
 
 class _Recorder:
-    """A sampler that draws, or takes given categories, and keeps the draws' log-probabilities.
+    """A sampler that draws, and keeps the log-probabilities of the draws."""
 
-    Args:
-        generator: the source of randomness.
-        categories: the categories of the variables of a row, of all layers in the order of calls;
-            None: they are drawn.
-        row_dims: the number of dimensions of rows.
-    """
-
-    def __init__(
-        self,
-        generator: torch.Generator | None = None,
-        categories: Iterable[int] | None = None,
-        row_dims: int = 0,
-    ) -> None:
+    def __init__(self, generator: torch.Generator | None) -> None:
         self.generator = generator
-        self.categories = None if categories is None else iter(categories)
-        self.row_dims = row_dims
         self.log_probs: list[Tensor] = []
-        self.cardinalities: list[int] = []
 
     def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor:
         table = torch.stack([-logits, logits], -1) if bits else logits.movedim(dim, -1)
         table = logsigmoid(table) if bits else table.log_softmax(-1)
-        shape, rest = table.shape[:-1], table.shape[self.row_dims : -1]
-        if self.categories is None:
-            p = table.detach().exp().flatten(0, -2)
-            index = torch.multinomial(p, 1, generator=self.generator).reshape(*shape, 1)
-        else:
-            chosen = list(islice(self.categories, prod(rest)))
-            index = torch.tensor(chosen, device=table.device).reshape(rest)
-            index = index.expand(shape).unsqueeze(-1)
+        p = table.detach().exp()
+        index = torch.multinomial(p.flatten(0, -2), 1, generator=self.generator)
+        index = index.reshape(*p.shape[:-1], 1)
         self.log_probs.append(table.gather(-1, index).squeeze(-1))
-        self.cardinalities.append(table.shape[-1])
         if bits:
             return index.squeeze(-1).to(logits.dtype)
-        return torch.zeros_like(table).detach().scatter(-1, index, 1.0).movedim(-1, dim)
+        return torch.zeros_like(p).scatter(-1, index, 1.0).movedim(-1, dim)
 
     def log_prob(self, rows: torch.Size) -> Tensor:
         """Return the log-probability of all draws of a row, or raise if a layer has other rows."""
@@ -168,24 +134,14 @@ class Layers(Gradient):
         parameters: Tensor | Sequence[Tensor] | None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        if not callable(loss):
-            raise TypeError(
-                "loss must be a function of the sampler that returns one loss per row, but "
-                f"{type(loss).__name__} was given."
-            )
         self.loss = loss
         self.clock = clock
-        recorder = _Recorder(categories=repeat(0))  # to see the layers; nothing is drawn
+        recorder = _Recorder(None)
         losses = self.losses(recorder)
         if not recorder.log_probs:
             raise ValueError(
                 "loss: it did not call its argument. Let every layer that draws call "
                 "`sampler(logits)` in place of `catlog.sample(logits, E)`."
-            )
-        if losses.numel() == 0:
-            raise ValueError(
-                f"loss: it returned losses {tuple(losses.shape)}, so there is no gradient to "
-                "measure. Give the network at least one row."
             )
         self.device = losses.device
         self.rows = losses.shape
@@ -193,15 +149,6 @@ class Layers(Gradient):
         self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
         self.leaves = self.parameters
         check_trainable(self.parameters)
-        tables = zip(recorder.cardinalities, recorder.log_probs, strict=True)
-        self.sizes = [  # of all variables of a row
-            size for size, table in tables for _ in range(prod(table.shape[len(self.rows) :]))
-        ]
-
-    @property
-    def outcomes(self) -> int:
-        """The number of joint outcomes of all layers, for one row."""
-        return prod(self.sizes)
 
     def losses(self, sampler: Sampler) -> Tensor:
         """Run the network; return one loss per row."""
@@ -212,19 +159,10 @@ class Layers(Gradient):
             )
         return losses
 
-    def estimate(self, E: AnyEstimator, generator: torch.Generator | None) -> tuple[Tensor, None]:
+    def estimate(self, E: AnyEstimator, generator: torch.Generator | None) -> Tensor:
         """Run the network with draws by E; it raises if E cannot draw without f."""
         sampler = partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
-        return self.losses(sampler), None
-
-    def exact(self) -> KnownGradient:
-        """Return the gradient by enumeration of all outcomes of a row."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for categories in product(*map(range, self.sizes)):
-            recorder = _Recorder(categories=categories, row_dims=len(self.rows))
-            losses = self.losses(recorder)
-            total = total + self.differentiated(recorder.log_prob(self.rows).exp() * losses)
-        return total, torch.zeros_like(total)
+        return self.losses(sampler)
 
     def by_rloo(self, runs: int, seed: int) -> KnownGradient:
         """Return the mean gradient of runs in groups by RLOO, and the variance of that mean."""

@@ -1,7 +1,6 @@
 """Mean and variance of vectors that are added in parts, with the error of the variance."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from math import inf, sqrt
 
 import torch
@@ -45,9 +44,6 @@ class Moments:
 
     def add(self, rows: Float[Tensor, "r *kinds entries"]) -> None:
         """Add rows, each with a vector of every kind."""
-        for name, attribute in vars(type(self)).items():
-            if isinstance(attribute, cached_property):
-                self.__dict__.pop(name, None)
         if self.count == 0:
             units = ROUNDING_OF_16_BITS if rows.dtype.itemsize == 2 else ROUNDING
             self.rounding = units * torch.finfo(rows.dtype).eps
@@ -73,13 +69,13 @@ class Moments:
         self._squares += squares.sum(0)
         self._lengths.append(squares.sum(-1) @ self.shares)
 
-    @cached_property
+    @property
     def mean(self) -> Float[Tensor, "entries"]:
         """The mean."""
         self._settle()
         return self._centre + self.shares @ self._total / self.count
 
-    @cached_property
+    @property
     def mean_variances(self) -> Float[Tensor, "entries"]:
         """The variance of every entry of the mean."""
         self._settle()
@@ -88,35 +84,25 @@ class Moments:
         by_kind = (self._squares - self._total.square() / self.count).clamp(min=0)
         return self.shares.square() @ by_kind / (self.count - 1) / self.count
 
-    @cached_property
+    @property
     def variances(self) -> Float[Tensor, "entries"]:
         """The variance of every entry: the mean of its square, less the square of its mean."""
         square_of_mean = (self.mean - self._centre).square() - self.mean_variances
         return (self.shares @ self._squares / self.count - square_of_mean).clamp(min=0)
 
-    @cached_property
+    @property
     def variance(self) -> float:
         """The sum of the variances of all entries; 0 if it is no more than rounding."""
         total = float(self.variances.sum())
         rounding = self.rounding**2 * float(self.mean.square().sum())
         return 0.0 if total <= rounding else total
 
-    @cached_property
+    @property
     def mean_variance(self) -> float:
         """The sum of the variances of all entries of the mean; 0 if it is no more than rounding."""
         return float(self.mean_variances.sum()) if self.variance > 0 else 0.0
 
-    @cached_property
-    def norm2(self) -> float:
-        """The squared norm of the mean, minus the noise in it."""
-        return self.shifted_norm2(None)
-
-    def shifted_norm2(self, shift: Float[Tensor, "entries"] | None) -> float:
-        """Return the squared norm of the mean plus a known vector, minus the noise in it."""
-        mean = self.mean if shift is None else self.mean + shift
-        return max(0.0, float(mean.square().sum()) - self.mean_variance)
-
-    @cached_property
+    @property
     def error(self) -> float:
         """The standard error of the variance, relative to it."""
         if self.count < 2:

@@ -2,22 +2,22 @@
 
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch import Tensor
+from torch.distributions import Distribution
 
 from ..core.checks import check_function
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
-from ..core.factors import base_distribution, given_form, unclamped_logits
+from ..core.factors import base_distribution, given_parameter
 from ..core.ordered import Ordered
 from ..core.randomness import Randomness
 from ..core.view import converted, view
-from ..distributions.categoricals import Categoricals
 from ..estimators import Exact
 from ..functions.known import Known
 
@@ -26,8 +26,6 @@ DistributionLike = Distribution | Callable[..., Distribution]
 Loss = Callable[[Tensor], Tensor]
 Penalty = Callable[[Distribution], Tensor]
 Result = TypeVar("Result")
-
-MOST_CHECKED = 2**12  # points, at which a mean that f knows is compared with f
 
 
 class Gradient:
@@ -47,10 +45,8 @@ class Gradient:
     clock: Clock
     rebuilds_q = True
 
-    def estimate(
-        self, E: Estimator[Any], generator: torch.Generator | None
-    ) -> tuple[Float[Tensor, "*batch"], Distribution | None]:
-        """Return estimates whose sum has the gradient, and the q that they are of, if any."""
+    def estimate(self, E: Estimator[Any], generator: torch.Generator | None) -> Tensor:
+        """Return estimates whose sum has the gradient."""
         raise NotImplementedError
 
     def generator(self, seed: int) -> torch.Generator:
@@ -69,9 +65,13 @@ class Gradient:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def differentiated(self, value: Tensor, retain: bool = False) -> Float[Tensor, "entries"]:
+    def gradients(self, value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients of a sum; the graph of q is kept if it is used again."""
+        return gradients_in(value, leaves, retain=not self.rebuilds_q)
+
+    def differentiated(self, value: Tensor) -> Float[Tensor, "entries"]:
         """Return the gradient of a sum in the parameters, as a vector of float64."""
-        return flat(gradients_in(value, self.parameters, retain=retain)).double()
+        return flat(self.gradients(value, self.parameters)).double()
 
 
 class Task(Gradient):
@@ -115,7 +115,7 @@ class Task(Gradient):
         self.make_q, self.q, self.parameters = _sources(q, parameters)
         check_trainable(self.parameters)
         own = {id(leaf) for leaf in self.parameters}
-        if own.isdisjoint(map(id, graph_leaves(_from_parameters(self.q)))):
+        if own.isdisjoint(map(id, leaves_of(self.q))):
             raise ValueError(
                 "parameters: q does not depend on any of them. Build q from these tensors "
                 "themselves, not from copies or detached ones."
@@ -149,13 +149,11 @@ class Task(Gradient):
         """Return whether E uses the mean that f knows."""
         return self.knows_mean and E.is_exact
 
-    def estimate(
-        self, E: Estimator[Any], generator: torch.Generator | None
-    ) -> tuple[Float[Tensor, "*batch"], Distribution]:
-        """Return the loss of one estimate, and its q, with a new graph if a callable makes it."""
+    def estimate(self, E: Estimator[Any], generator: torch.Generator | None) -> Tensor:
+        """Return the loss of one estimate, with a new graph if a callable makes q."""
         q = self.make_q(*self.parameters)
         f = self.f if self.known is None else self.known.under(q)
-        return self.loss(E(f, q, generator=generator)), q
+        return self.loss(E(f, q, generator=generator))
 
     def loss(self, value: Tensor) -> Tensor:
         """Return the loss of every estimate: the estimate itself, if no loss was given."""
@@ -167,72 +165,19 @@ class Task(Gradient):
             "Leave out the sum over the batch.",
         )
 
-    def penalties(self, q: Distribution) -> Tensor:
-        """Return what is added to the loss of each batch element."""
-        if self.penalty is None:
-            return torch.zeros((), device=self.device)
-        shape = q.batch_shape
-        owner = f"penalty: a number per batch element is needed, of shape {tuple(shape)}, but"
-        return _with_shape(self.penalty(q), shape, owner, "Sum over the variables only.")
+    def of_penalty(self) -> Float[Tensor, "entries"]:
+        """Return the gradient of what is added to the loss of each batch element."""
+        q = self.make_q(*self.parameters)
+        owner = f"penalty: a number per batch element is needed, {tuple(q.batch_shape)}, but"
+        added = torch.zeros(q.batch_shape) if self.penalty is None else self.penalty(q)
+        return self.differentiated(
+            _with_shape(added, q.batch_shape, owner, "Sum over the variables only.")
+        )
 
-    @property
-    def shares_parameters(self) -> bool:
-        """Whether the distributions of the batch depend on the same parameters.
-
-        If the parameters are the logits, the batch is not a sample of a larger data set.
-        """
-        own = own_parameter(self.q)
-        shapes = [parameter.shape for parameter in self.parameters]
-        return prod(self.factors.batch_shape) > 1 and (own is None or own.shape not in shapes)
-
-    def exact(self) -> Float[Tensor, "parameters"]:
+    def exact(self) -> Float[Tensor, "entries"]:
         """Return the exact gradient, by enumeration unless f knows its mean."""
-        value, _ = self.estimate(Exact() if self.knows_mean else Exact(limit=self.points), None)
-        return self.differentiated(value, retain=not self.rebuilds_q)
-
-    def check_mean(self, limit: int = MOST_CHECKED) -> None:
-        """Raise ValueError if ``f.expectation`` or its gradient does not agree with f.
-
-        Nothing is compared if q has many points, or if f does not know its mean.
-        """
-        if not self.knows_mean or self.points > min(limit, MOST_CHECKED):
-            return
-        f, E, q = self.f, Exact(limit=self.points), self.make_q(*self.parameters)
-        known, summed = E(f, q), E(lambda x: f(x), q)
-        with torch.no_grad():
-            size = E(lambda x: f(x).to(self.factors.real).abs(), q)
-            size = size * _rounding(f, self.draws(1), summed)
-        own, true = (gradients_in(mean, self.parameters, retain=True) for mean in (known, summed))
-        cases = [("returns", known.detach(), summed.detach(), size)]
-        for i, (ours, exact) in enumerate(zip(own, true, strict=True)):
-            bound = size.sum() + size.max() * exact.abs().max()
-            cases.append((f"has, in parameter {i}, the derivative", ours, exact, bound))
-        for claim, ours, exact, bound in cases:
-            is_wrong = ~((ours - exact).abs() <= bound)
-            if bool(is_wrong.any()):
-                at = tuple(is_wrong.nonzero()[0].tolist())
-                raise ValueError(
-                    f"f.expectation does not agree with f: it {claim} {float(ours[at]):.6g} at "
-                    f"index {at}, but the sum over all {self.points} points gives "
-                    f"{float(exact[at]):.6g}. Correct `expectation`, or use `lambda x: f(x)`, "
-                    "which has none."
-                )
-
-
-def _rounding(f: object, x: Tensor, fx: Tensor) -> float:
-    """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
-    dtypes = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
-    if isinstance(f, nn.Module):
-        tensors = (*f.parameters(), *f.buffers())
-        dtypes |= {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    if torch.is_autocast_enabled(x.device.type):
-        dtypes.add(torch.get_autocast_dtype(x.device.type))
-    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
-    precision = torch.get_float32_matmul_precision()
-    if torch.float64 not in dtypes and (x.is_cuda or precision != "highest"):
-        # The mantissa of bfloat16 ("medium") or TF32 ("high", and convolutions on a GPU).
-        coarsest = max(coarsest, 2.0**-7 if precision == "medium" else 2.0**-10)
-    return coarsest * (1024 if coarsest < 1e-6 else 32)
+        E = Exact() if self.knows_mean else Exact(limit=self.points)
+        return self.differentiated(self.estimate(E, None))
 
 
 def _with_shape(values: object, shape: torch.Size, owner: str, remedy: str) -> Tensor:
@@ -254,7 +199,8 @@ def _sources(
     if isinstance(known, Distribution):
         if parameters is not None:
             return lambda *_: known, known, listed(parameters)
-        leaves = graph_leaves(_from_parameters(known))
+        view(known)  # raises an error that lists the distributions, if this is none
+        leaves = leaves_of(known)
         if not leaves:
             leaves, known = _with_leaf(known)
         return lambda *_: known, known, leaves
@@ -271,68 +217,23 @@ def _sources(
     return q, converted(q(*listed(parameters))), listed(parameters)
 
 
-def _from_parameters(q: Distribution) -> Tensor:
-    """Return a tensor that is computed from all parameters of q."""
-    own = own_parameter(q)
+def leaves_of(q: Distribution) -> list[Tensor]:
+    """Return the leaves that q was computed from."""
+    if not isinstance(q, Ordered):
+        return graph_leaves(given_parameter(base_distribution(q)))
     with torch.enable_grad():
-        return q.log_prob(q.sample()) if own is None else own
-
-
-def own_parameter(q: Distribution) -> Tensor | None:
-    """Return the logits or probabilities that independent variables were given by; else None."""
-    q = converted(q)
-    if isinstance(q, Ordered):
-        return None
-    view(q)  # raises an error that lists the distributions, if this is none
-    inner = base_distribution(q)
-    parameter: Tensor = getattr(getattr(inner, "_categorical", inner), _form(inner))
-    return parameter
-
-
-def _form(q: Any) -> str:
-    """Return "logits" if q can be rebuilt from them, else "probs"."""
-    return "probs" if given_form(q) == "probs" else "logits"
-
-
-def rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
-    """Return q with other logits (or probabilities).
-
-    torch normalises the logits of a Categorical. A second time changes neither them nor gradients.
-    """
-    # As the user gave it: the first torch.compile of a process switches torch's default off.
-    validate = q.__dict__.get("_validate_args")
-    if isinstance(q, Independent):
-        inner = rebuilt(q.base_dist, parameter)
-        return Independent(inner, q.reinterpreted_batch_ndims, validate_args=validate)
-    if isinstance(q, Categoricals):
-        return Categoricals(parameter, q.cardinalities, validate_args=validate)
-    assert isinstance(q, Bernoulli | Categorical | OneHotCategorical)
-    return type(q)(**{_form(q): parameter}, validate_args=validate)
-
-
-def gradient_in_logits(gradient: Tensor, q: Distribution) -> Float[Tensor, "logits"]:
-    """Return a gradient in what torch normalised as one in the logits (or probabilities)."""
-    own = own_parameter(q)
-    assert own is not None
-    leaf = own.detach().clone().requires_grad_()
-    normalised = own_parameter(rebuilt(q, leaf))
-    assert normalised is not None
-    return gradients_in(normalised * gradient, [leaf])[0].flatten()
+        return graph_leaves(q.log_prob(q.sample()))
 
 
 def _with_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:
     """Return a copy of q with logits (or probabilities) that are a leaf of the graph."""
-    own = own_parameter(q)
-    if own is None:
+    if isinstance(q, Ordered):
         raise ValueError(
             "q: none of its parameters has requires_grad=True, so it has no gradient to estimate. "
             "Call requires_grad_() on them before q is built from them."
         )
-    inner = base_distribution(q)
-    if given_form(inner) == "unknown":
-        own = unclamped_logits(getattr(inner, "_categorical", inner), validate=True)
-    leaf = own.detach().clone().requires_grad_()
-    return [leaf], rebuilt(q, leaf)
+    copy = deepcopy(q)
+    return [given_parameter(base_distribution(copy)).requires_grad_()], copy
 
 
 # Gradients
