@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import catlog
-from catlog.estimators import ESTIMATORS
 from catlog.diagnostics.naming import parse_estimator
+from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import VARIANTS
 
 # What an estimator learns is no setting.
