@@ -52,10 +52,13 @@ def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path)
     assert "test_unbiased[TwoHalves()-bits]" in done.stdout
 
 
-@pytest.mark.parametrize("sampling", ["antithetic", "latin"])
-def test_the_battery_rejects_a_baseline_of_dependent_draws(sampling: str, tmp_path: Path) -> None:
-    line = "(2 * self.samples)"
-    E = load_estimator(f"{changed(tmp_path, line, f'{line[:-1]}, {sampling!r})')}:TwoHalves")()
+@pytest.mark.parametrize(
+    "wrong",
+    ["(2 * self.samples, 'antithetic')", "(2 * self.samples, 'latin')", "(16, 'antithetic')"],
+)
+def test_the_battery_rejects_a_baseline_of_dependent_draws(wrong: str, tmp_path: Path) -> None:
+    """By enumeration, or by a z-test of 16 draws, whose outcomes are too many."""
+    E = load_estimator(f"{changed(tmp_path, '(2 * self.samples)', wrong)}:TwoHalves")()
     with pytest.raises(AssertionError):
         check_unbiased(E, CASES["bits"])
 

@@ -31,7 +31,8 @@ LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 def test_unbiased(E: Estimator[Any], case: Case) -> None:
     """Value and gradient, in the parameters of q and f, by enumeration of all outcomes."""
     if not few_outcomes(E, case):
-        pytest.skip("too many outcomes")
+        test_unbiased_by_z_test(E, case)
+        return
     for f in FUNCTIONS.values():
         got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
@@ -39,7 +40,7 @@ def test_unbiased(E: Estimator[Any], case: Case) -> None:
 
 @pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=True, continuous=True), KINDS))
 def test_unbiased_by_z_test(E: Estimator[Any], case: Case) -> None:
-    """Where the noise is continuous: a z-test.
+    """Where the noise is continuous, or too many outcomes are possible.
 
     The second assertion shows that it detects a gradient that is 10 % too long.
     """
