@@ -315,8 +315,8 @@ def _is_eager() -> bool:
 
 
 def mean_over_draws(values: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
-    """Return the mean over draws; the values of a single one are their mean."""
-    return values.squeeze(0) if len(values) == 1 else values.mean(0)
+    """Return the mean over draws; of a single one by a sum, whose backward pass is a view."""
+    return values.sum(0) if len(values) == 1 else values.mean(0)
 
 
 Results = tuple[Tensor, ...]

@@ -42,7 +42,9 @@ def with_baseline(
     log_prob = q.log_prob_at(x)
     # q(x) / q(x) with the denominator held fixed: 1, with the derivatives of q(x) over q(x).
     ratio = (log_prob - log_prob.detach()).exp().to(fx.dtype)
-    mean = mean_over_draws((fx - baseline) * ratio + baseline)
+    if not isinstance(baseline, Tensor):
+        baseline = fx.new_full((), baseline)
+    mean = mean_over_draws(torch.lerp(baseline.to(fx.dtype), fx, ratio))
     return Estimate(mean, mean)
 
 
