@@ -7,6 +7,7 @@ their scores are known. A group's outcomes are all tuples of texts.
 from fractions import Fraction
 from itertools import product
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.testing import assert_close
 
-import catlog
 from catlog.language_models import advantages
 
 LENGTH, SYMBOLS, END = 3, 4, 3
 TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
 CONTEXTS = 1 + SYMBOLS + SYMBOLS**2
-UNBIASED = ["reinforce", "rloo", "criticater"]
 
 
 class Model:
@@ -74,57 +73,41 @@ def expected_gradient(model: Model, size: int, **arguments: object) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "criticater", "dr_grpo"])
 @pytest.mark.parametrize("name", MODELS)
 def test_expected_gradient_is_exact(name: str, estimator: str, size: int) -> None:
-    model = MODELS[name]
-    error = expected_gradient(model, size, estimator=estimator) - model.gradient
+    """That of Dr. GRPO is shorter."""
+    wanted = MODELS[name].gradient * (1 - 1 / size if estimator == "dr_grpo" else 1)
+    error = expected_gradient(MODELS[name], size, estimator=estimator) - wanted
     assert error.abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("positions", [[1], [2], [1, 2], [0, 2]])
+@pytest.mark.parametrize("positions", [[1], [1, 2], [0, 2]])
 @pytest.mark.parametrize("name", MODELS)
 def test_expected_gradient_is_exact_with_resampled_suffixes(
     name: str, positions: list[int]
 ) -> None:
     """The first row of two has values at these positions, each from one new completion."""
-    model = MODELS[name]
-    number = torch.arange(len(TEXTS))
-    # All outcomes: the row, the other row's reward, and for each position the whole text whose
-    # suffix is used. The row's own prefix replaces the text's, so its suffix has the conditional
-    # probability.
-    index = torch.cartesian_prod(number, *[number] * len(positions))
-    row = index[:, 0]
+    model, number = MODELS[name], torch.arange(len(TEXTS))
+    # All outcomes: the row, and for each position the whole text whose suffix is used. The row's
+    # own prefix replaces the text's, so its suffix has the conditional probability.
+    row, *others = torch.cartesian_prod(number, *[number] * len(positions)).unbind(-1)
     chance = model.probs[row]
-    values = torch.full((len(index), LENGTH), torch.nan, dtype=torch.float64)
-    for column, position in enumerate(positions, 1):
-        new = index[:, column]
+    values = torch.full((len(row), LENGTH), torch.nan, dtype=torch.float64)
+    for new, position in zip(others, positions, strict=True):
         size = SYMBOLS ** (LENGTH - position)
-        is_own = new // size == row // size  # the same prefix
         prefix = model.probs.view(-1, size).sum(-1)[row // size]
-        chance = chance * torch.where(is_own, model.probs[new] / prefix, 0.0)
+        chance = chance * torch.where(new // size == row // size, model.probs[new] / prefix, 0.0)
         values[:, position] = model.rewards[new]
     is_possible = chance > 0
     row, chance, values = row[is_possible], chance[is_possible], values[is_possible]
-    assert abs(chance.sum() - 1) < 1e-12
-    gradient = torch.zeros_like(model.gradient)
     for other in (0, 17, 63):  # any other row, as it is independent of the first
         rows = torch.stack([row, torch.full_like(row, other)], -1).flatten()
         pair = torch.stack([values, torch.full_like(values, torch.nan)], 1).flatten(0, 1)
-        weights = advantages(
-            model.rewards[rows], 2, model.mask[rows], estimator="vineppo", values=pair
-        )[::2]
-        by_text = torch.zeros(len(TEXTS), LENGTH, dtype=torch.float64)
-        by_text.index_add_(0, row, chance.unsqueeze(-1) * weights)
-        gradient = torch.einsum("xt,xtp->p", by_text, model.scores)
+        options = {"estimator": "vineppo", "values": pair}
+        weights = advantages(model.rewards[rows], 2, model.mask[rows], **options)[::2]
+        gradient = torch.einsum("x,xt,xtp->p", chance, weights, model.scores[row])
         assert (gradient - model.gradient).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_dr_grpo_shortens_the_gradient(size: int) -> None:
-    model = MODELS["ends"]
-    gradient = expected_gradient(model, size, estimator="dr_grpo")
-    assert (gradient - (1 - 1 / size) * model.gradient).abs().max() < 1e-12
 
 
 def test_dividing_by_the_standard_deviation_turns_the_gradient() -> None:
@@ -135,8 +118,12 @@ def test_dividing_by_the_standard_deviation_turns_the_gradient() -> None:
         assert 0.5 < cosine < 0.999
 
 
-def test_criticater_is_the_regression_without_the_row() -> None:
+@pytest.mark.parametrize("chunk", [64, 2])
+def test_criticater_is_the_regression_without_the_row(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leave-one-out formula against fits that never see the row."""
+    monkeypatch.setattr("catlog.language_models.group_advantages.CHUNK", chunk)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(2, (6, 5), generator=generator)
     mask = torch.arange(5) < torch.tensor([5, 3, 5, 4, 1, 5]).unsqueeze(-1)
@@ -144,7 +131,7 @@ def test_criticater_is_the_regression_without_the_row() -> None:
     weights = advantages(rewards, None, mask, estimator="criticater", tokens=tokens)
     is_equal = tokens.unsqueeze(0) == tokens.unsqueeze(1)
     is_equal = is_equal & mask.unsqueeze(0) & mask.unsqueeze(1)
-    for n, t in ((0, 0), (0, 3), (2, 4), (3, 2), (5, 4)):
+    for n, t in mask.nonzero().tolist():
         kernel = is_equal[..., :t].sum(-1).double()
         others = [m for m in range(6) if m != n]
         system = torch.ones(6, 6, dtype=torch.float64)  # the last row and column: an intercept
@@ -154,19 +141,6 @@ def test_criticater_is_the_regression_without_the_row() -> None:
         predicted = kernel[n, others] @ solution[:5] + solution[5]
         assert abs(weights[n, t] - (rewards[n] - predicted)) < 1e-12
     assert (weights[~mask] == 0).all()
-    rloo = advantages(rewards)
-    assert (weights[:, 0] - rloo).abs().max() < 1e-12
-
-
-def test_criticater_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(2)
-    tokens = torch.randint(3, (8, 11), generator=generator)
-    rewards = torch.randn(8, generator=generator, dtype=torch.float64)
-    mask = torch.ones(8, 11)
-    arguments = {"estimator": "criticater", "tokens": tokens}
-    whole = advantages(rewards, 4, mask, **arguments)
-    monkeypatch.setattr("catlog.language_models.group_advantages.CHUNK", 3)
-    assert (advantages(rewards, 4, mask, **arguments) - whole).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("estimator", ["reinforce", "rloo", "criticater", "dr_grpo", "grpo"])
@@ -181,14 +155,8 @@ def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
         extra = {"tokens": tokens[rows]} if estimator == "criticater" else {}
         return advantages(rewards[rows], groups, mask[rows], estimator=estimator, **extra)
 
-    forms = [
-        torch.tensor(labels),
-        labels,
-        [f"prompt {label}" for label in labels],
-        np.array([f"uid-{label}" for label in labels], dtype=object),
-        [torch.tensor(label) for label in labels],
-    ]
-    for groups in forms:
+    texts = np.array([f"uid-{label}" for label in labels], dtype=object)
+    for groups in (torch.tensor(labels), labels, texts, list(texts), list(torch.tensor(labels))):
         weights = of(list(range(7)), groups)
         for label in (5, 7, 9):
             rows = [row for row, other in enumerate(labels) if other == label]
@@ -215,15 +183,13 @@ def exact(rewards: list[float], estimator: str) -> list[Fraction]:
     """Return the advantages of one group by rational numbers; GRPO's with epsilon=0."""
     values = [Fraction(reward) for reward in rewards]
     n, total = len(values), sum(values)
-    centred = [value - total / n for value in values]
-    if estimator == "rloo":
-        centred = [value * Fraction(n, n - 1) for value in centred]
-    if estimator == "grpo":
-        scale = max(map(abs, values))
-        variance = sum((value / scale) ** 2 for value in centred) / (n - 1)
-        deviation = scale * Fraction(sqrt(variance)) if variance else 1
-        centred = [value / deviation for value in centred]
-    return centred
+    factor = Fraction(n, n - 1) if estimator in ("rloo", "criticater") else Fraction(1)
+    centred = [(value - total / n) * factor for value in values]
+    if estimator != "grpo" or not any(centred):
+        return centred
+    scale = max(map(abs, values))
+    variance = sum((value / scale) ** 2 for value in centred) / (n - 1)
+    return [value / (scale * Fraction(sqrt(variance))) for value in centred]
 
 
 EQUAL = [[reward] * size for reward in (3.0, 0.1, -7.7, 1000.1) for size in (2, 3, 7, 10)]
@@ -240,41 +206,24 @@ def test_rewards_of_any_size_are_right_or_refused(estimator: str, dtype: torch.d
     """
     largest = torch.finfo(dtype).max
     huge = [[scale * largest * x for x in row] for scale in (1.0, 0.45, 1e-4) for row in SHARES]
-    refusals = set()
     for row in (*EQUAL, [1024.0, 1032.0, 1040.0], *huge):
         rewards = torch.tensor(row, dtype=torch.float64).to(dtype)
-        options = {"epsilon": 0} if estimator == "grpo" else {}
+        options: dict[str, Any] = {"epsilon": 0}
         if estimator == "criticater":
             tokens = torch.arange(len(row)).unsqueeze(-1)
-            options = {"tokens": tokens, "mask": torch.ones_like(tokens)}
-        name = "rloo" if estimator == "criticater" else estimator
-        wanted = exact(rewards.tolist(), name)
-        is_refused = max(map(abs, wanted)) > largest
-        refusals.add(is_refused)
-        if is_refused:
+            options |= {"tokens": tokens, "mask": torch.ones_like(tokens)}
+        wanted = exact(rewards.tolist(), estimator)
+        if max(map(abs, wanted)) > largest:
             match = rf"`rewards` must have differences that {dtype} can hold.*wider dtype"
             with pytest.raises(ValueError, match=match):
                 advantages(rewards, estimator=estimator, **options)
             continue
         weights = advantages(rewards, estimator=estimator, **options)
         unit = 1 if estimator == "grpo" else max(map(Fraction, map(abs, rewards.tolist())))
-        got = weights.double().flatten() / float(unit)
         shares = torch.tensor([float(value / unit) for value in wanted], dtype=torch.float64)
         is_exact = row in EQUAL and estimator != "criticater"
         atol = 0 if is_exact else max(1e-6, torch.finfo(dtype).eps)
-        assert_close(got, shares, rtol=0, atol=atol)
-    assert refusals == ({False} if estimator == "grpo" else {True, False})
-
-
-def test_huge_values_of_prefixes_are_right_or_refused() -> None:
-    mask = torch.ones(3, 2)
-    values = torch.tensor([[torch.nan, -1e38], [torch.nan, 2e38], [torch.nan, 3e38]])
-    options = {"mask": mask, "estimator": "vineppo"}
-    weights = advantages(torch.tensor([2e38, 2e38, 2e38]), values=values, **options)
-    wanted = torch.tensor([[-3.0, 3.0], [0.0, 0.0], [1.0, -1.0]])
-    torch.testing.assert_close(weights / 1e38, wanted, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"`rewards` must have differences that torch\.float32"):
-        advantages(torch.tensor([3e38, 3e38, 3e38]), values=values, **options)
+        assert_close(weights.double().flatten() / float(unit), shares, rtol=0, atol=atol)
 
 
 def test_completions_without_tokens_and_rewards_with_a_gradient() -> None:
@@ -306,28 +255,20 @@ SUFFIXES = {"estimator": "vineppo", "mask": MASK}
         (TypeError, r"`rewards`.*floats.*int64.*float\(\)", {"rewards": torch.arange(3)}),
         (ValueError, r"`rewards`.*\(2, 2, 2\).*`groups`", {"rewards": torch.ones(2, 2, 2)}),
         (ValueError, r"`rewards`.*NaN.*leave its row out", {"rewards": ROWS / 0}),
-        (TypeError, r"`rewards`.*dense.*`to_dense\(\)`", {"rewards": ROWS.to_sparse()}),
         (ValueError, r"`groups` must divide the 4 rows.*label per row", {"groups": 3}),
         (ValueError, r"`groups`.*each of the 4 rows.*holds 2 of", {"groups": [0, 1]}),
         (ValueError, r"`groups`.*single row.*'reinforce'", {"groups": [0, 0, 0, 1]}),
-        (ValueError, r"`groups`.*single row.*'reinforce'", {"groups": 1}),
         (TypeError, r"`groups`.*label per row.*str", {"groups": "abcd"}),
         (ValueError, r"`groups`.*one dimension.*list", {"groups": torch.zeros(4, 2)}),
-        (TypeError, r"`groups` must be None.*an int", {"groups": torch.tensor(2)}),
         (TypeError, r"`groups`.*not on meta", {"groups": ROWS.to("meta")}),
         (TypeError, r"`mask`.*\[rows, length\].*list", {"mask": [1, 1, 1, 1]}),
         (ValueError, r"`mask`.*\(4, length\).*\(2, 3\).*without the prompt", {"mask": MASK[:2]}),
-        (TypeError, r"`mask`.*dense.*`to_dense\(\)`", {"mask": MASK.to_sparse()}),
         (ValueError, r"`mask` must be on cpu", {"mask": MASK.to("meta")}),
         (ValueError, r"`estimator`.*'rloo'.*'gae'", {"estimator": "gae"}),
-        (ValueError, r"`estimator`.*'rloo'.*RLOO", {"estimator": catlog.RLOO(4)}),
         (ValueError, r"`mask` must be given.*'rloo'", CRITIC | {"mask": None, "tokens": ROWS}),
         (ValueError, r"`tokens`.*missing with 'criticater'", CRITIC),
-        (ValueError, r"`tokens`.*given with 'rloo'", {"tokens": MASK.long()}),
         (TypeError, r"`tokens`.*integers", CRITIC | {"tokens": MASK}),
-        (ValueError, r"`values`.*missing with 'vineppo'", SUFFIXES),
         (ValueError, r"`values`.*\(4, length\).*\(4, 2\)", SUFFIXES | {"values": MASK[:, :2]}),
-        (TypeError, r"`values`.*floats", SUFFIXES | {"values": MASK.long()}),
         (ValueError, r"`values` must be finite, or NaN", SUFFIXES | {"values": MASK / 0}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),
     ],

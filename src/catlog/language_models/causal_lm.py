@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from ..core.categories import widened
-from ..core.checks import check_count, check_flag
+from ..core.checks import check_count, check_flag, refusal
 from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
 from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
@@ -85,10 +85,9 @@ class CausalLM(Autoregressive):
         )
         is_known = (prompt_ids >= 0) & (prompt_ids < vocabulary)
         if can_inspect(True, prompt_ids) and not bool(is_known.all()):
-            raise ValueError(
-                f"CausalLM: `prompt_ids` must be from 0 to {vocabulary - 1}, the model's tokens, "
-                "but others were given. Use the model's own tokeniser."
-            )
+            claim = f"be from 0 to {vocabulary - 1}, the model's tokens"
+            but, remedy = "others were given", "Use the model's own tokeniser."
+            raise refusal("CausalLM: `prompt_ids`", claim, but, remedy)
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
@@ -114,15 +113,14 @@ class Completions:
     """
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor, use_cache: bool) -> None:
-        shared = (model, prompts.shape[-1], "logits_to_keep" in signature(model.forward).parameters)
-        texts = Prompted(partial(call, *shared, False), prompts, mask)
+        texts = Prompted(partial(call, model, prompts.shape[-1], False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.device = prompts.device
         self.check = texts.check
         self.all_logits = texts.all_logits
         if use_cache:
-            tokens = Prompted(partial(call, *shared, True), prompts, mask)
+            tokens = Prompted(partial(call, model, prompts.shape[-1], True), prompts, mask)
             self.context_in_state = True
             self.start = tokens.start
             self.step = tokens.step
@@ -135,19 +133,15 @@ class Completions:
         shape = (1, *self.batch_shape, 1)  # of a first token, which its logits do not depend on
         token = torch.zeros(shape, dtype=torch.int64, device=self.device)
         first, again = self.all_logits(token), self.all_logits(token)
-        if not torch.allclose(
-            first, again, rtol=0, atol=rounding({first.dtype}, first.device) ** 0.5
-        ):
-            raise ValueError(
-                "CausalLM: `model` must be deterministic, but two calls with the same prompts "
-                f"differ. {NOT_DETERMINISTIC}"
-            )
+        atol = rounding({first.dtype}, first.device) ** 0.5
+        if not torch.allclose(first, again, rtol=0, atol=atol):
+            but = "two calls with the same prompts differ"
+            raise refusal("CausalLM: `model`", "be deterministic", but, NOT_DETERMINISTIC)
 
 
 def call(
     model: nn.Module,
     length: int,
-    can_omit: bool,
     use_cache: bool,
     tokens: Tensor,
     positions: Tensor,
@@ -159,23 +153,18 @@ def call(
     Logits inside the prompt, of this length, are not computed if the model can omit them.
     """
     options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
-    if can_omit:
+    if "logits_to_keep" in signature(model.forward).parameters:
         options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
-    if use_cache:
-        options["past_key_values"] = None if cache is None else filled_cache(cache)
+    if use_cache and cache is not None:
+        options["past_key_values"] = filled_cache(cache)
     output = model(tokens, **options, use_cache=use_cache)
     return widened(output.logits), keys_and_values(output) if use_cache else ()
 
 
 def filled_cache(cache: Cache) -> Any:
     """Return a cache of transformers that holds these keys and values."""
-    try:
-        from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        raise ImportError(
-            "CausalLM: the cache needs transformers: pip install 'transformers>=4.56'. Or pass "
-            "use_cache=False."
-        ) from None
+    from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
+
     filled = DynamicCache()
     for layer, (keys, values) in enumerate(cache):
         filled.update(keys, values, layer)
@@ -185,37 +174,30 @@ def filled_cache(cache: Cache) -> Any:
 def keys_and_values(output: Any) -> Cache:
     """Return the keys and values ``[n, heads, T, width]`` of every layer, or raise an error."""
     layers: Any = getattr(getattr(output, "past_key_values", None), "layers", None) or ()
-    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
-    parts = [part for pair in pairs for part in pair]
-    is_plain = bool(parts) and all(isinstance(part, Tensor) and part.dim() == 4 for part in parts)
-    if not is_plain or any(getattr(layer, "is_sliding", False) for layer in layers):
-        raise ValueError(
-            "CausalLM: `model` must return a cache of keys and values that grows by one token at a "
-            "time (a DynamicCache in `past_key_values`), but it does not. Recurrent, sliding and "
-            "missing caches, and training with gradient checkpointing, are such cases: pass "
-            "use_cache=False."
+    pairs = tuple((getattr(x, "keys", None), getattr(x, "values", None)) for x in layers)
+    is_plain = all(isinstance(x, Tensor) and x.dim() == 4 for pair in pairs for x in pair)
+    if not (pairs and is_plain) or any(getattr(x, "is_sliding", False) for x in layers):
+        claim = "return a cache of keys and values that grows by one token at a time"
+        remedy = (
+            "Recurrent, sliding and missing caches, and training with gradient checkpointing, are "
+            "such cases: pass use_cache=False."
         )
-    return tuple((keys, values) for keys, values in pairs)  # type: ignore[misc]
+        raise refusal("CausalLM: `model`", f"{claim} (a DynamicCache)", "it does not", remedy)
+    return pairs  # type: ignore[return-value]
 
 
 def check_model(model: object) -> int:
     """Return the size of the model's vocabulary, or raise unless it is a causal model."""
+    subject, own = "CausalLM: `model`", "catlog.distributions.Autoregressive"
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            "CausalLM: `model` must be a causal language model of transformers, but "
-            f"{type(model).__name__} was given. Load it by AutoModelForCausalLM."
-        )
+        but, remedy = f"{type(model).__name__} was given", "Load it by AutoModelForCausalLM."
+        raise refusal(subject, "be a causal model of transformers", but, remedy, TypeError)
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            "CausalLM: `model` must be a decoder alone, but it has an encoder. Use "
-            "catlog.distributions.Autoregressive with a network of your own."
-        )
+        remedy = f"Use {own} with a network of your own."
+        raise refusal(subject, "be a decoder alone", "it has an encoder", remedy)
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int):
-        raise ValueError(
-            "CausalLM: `model` must have `config.vocab_size`, the number of tokens, but it has "
-            "none. For a network of your own use catlog.distributions.Autoregressive with "
-            "catlog.distributions.Prompted."
-        )
+        remedy = f"For a network of your own use {own} with catlog.distributions.Prompted."
+        raise refusal(subject, "have `config.vocab_size`", "it has none", remedy)
     return size

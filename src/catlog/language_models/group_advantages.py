@@ -2,24 +2,18 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..core.checks import (
-    check_choice,
-    check_count,
-    check_flag,
-    check_is_tensor,
-    check_number,
-    check_together,
-)
+from ..core.checks import check_choice, check_device, check_is_tensor, check_number, refusal
 from ..core.tracing import can_inspect
 from ..estimators.ridge import inverse_factor
 
+OWNER = "advantages"
 Name = Literal["reinforce", "rloo", "criticater", "vineppo", "dr_grpo", "grpo"]
 NEEDS = {"criticater": "tokens", "vineppo": "values"}  # the argument that an estimator needs
 RIDGE = 3.0  # CritiCateR's
@@ -99,34 +93,26 @@ def advantages(
     tensor([[ 1.,  1.,  1.],
             [-1.,  0.,  0.]])
     """
-    check_choice("advantages", "estimator", estimator, get_args(Name))
-    check_number("advantages", "epsilon", epsilon, least=0)
-    check_flag("advantages", "validate", validate)
+    check_choice(OWNER, "estimator", estimator, get_args(Name))
+    check_number(OWNER, "epsilon", epsilon, least=0)
+
+    def check(is_right: Tensor, *message: str) -> None:
+        require(not can_inspect(validate, is_right) or bool(is_right.all()), *message)
+
     is_alive = checked_mask(estimator, rewards, mask, tokens, values)
-    members = grouped(groups, len(rewards), rewards.device)
     scores = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if rewards.dim() == 2 and is_alive is not None:
         scores = torch.where(is_alive, scores, 0.0).sum(-1)
-    if can_inspect(validate, scores) and not bool(scores.isfinite().all()):
-        raise ValueError(
-            "advantages: `rewards` must be finite, also in sum over a row, but they hold NaN or "
-            "inf. Give a failed completion a reward of its own, or leave its row out."
-        )
-    if values is not None and can_inspect(validate, values) and bool(values.isinf().any()):
-        raise ValueError(
-            "advantages: `values` must be finite, or NaN at positions that have none, but they "
-            "hold inf."
-        )
-    sizes = members.present.sum(-1)
-    is_single = members.present.shape[-1] < 2
-    if not is_single and can_inspect(validate, sizes):
-        is_single = bool((sizes < 2).any())
-    if is_single and estimator != "reinforce":
-        raise ValueError(
-            f"advantages: `groups` must have at least two rows each for estimator={estimator!r}, "
-            "but one has a single row, which no others can be compared with. Sample more "
-            "completions per prompt, or use estimator='reinforce'."
-        )
+    remedy = "Give a failed completion a reward of its own, or leave its row out."
+    finite, but = "be finite, also in sum over a row", "they hold NaN or inf"
+    check(scores.isfinite(), "rewards", finite, but, remedy)
+    if values is not None:
+        check(~values.isinf(), "values", "be finite, or NaN where there is none", "they hold inf")
+    members = grouped(groups, len(rewards), rewards.device)
+    pairs = f"have at least two rows each for {estimator!r}"
+    remedy = "Sample more completions per prompt, or use estimator='reinforce'."
+    is_pair = members.present.sum(-1) > (estimator != "reinforce")
+    check(is_pair, "groups", pairs, "one has a single row", remedy)
 
     by_group = members.gather(scores)
     unit = power_of_two(by_group.abs().amax(-1, keepdim=True))
@@ -146,12 +132,18 @@ def advantages(
         per_position = result if result.dim() == 2 else result.unsqueeze(-1)
         result = torch.where(is_alive, per_position, 0.0)
     result = result.to(rewards.dtype)
-    if can_inspect(validate, result) and not bool(result.isfinite().all()):
-        raise ValueError(
-            f"advantages: `rewards` must have differences that {rewards.dtype} can hold, but some "
-            "are too large. Divide the rewards by a constant, or give them in a wider dtype."
-        )
+    differences = f"have differences that {rewards.dtype} can hold"
+    remedy = "Divide the rewards by a constant, or give them in a wider dtype."
+    check(result.isfinite(), "rewards", differences, "some are too large", remedy)
     return result
+
+
+def require(
+    is_right: bool, argument: str, claim: str, but: str, remedy: str = "", kind: Any = ValueError
+) -> None:
+    """Raise unless an argument is as claimed."""
+    if not is_right:
+        raise refusal(f"{OWNER}: `{argument}`", claim, but, remedy, kind)
 
 
 def power_of_two(numbers: Tensor) -> Tensor:
@@ -200,49 +192,36 @@ def checked_mask(
 
     Without a mask all tokens count. Their number is unknown (None) if rewards are given per row.
     """
-    check_is_tensor("advantages", "rewards", rewards, "[rows] or [rows, length]")
-    if rewards.dim() not in (1, 2) or rewards.numel() == 0:
-        raise ValueError(
-            "advantages: `rewards` must have shape [rows] or [rows, length] with at least one "
-            f"entry, but {tuple(rewards.shape)} was given. Flatten prompts and completions to rows "
-            "and pass `groups`, the number of completions per prompt."
-        )
-    if mask is None and rewards.dim() == 2:
+    check_is_tensor(OWNER, "rewards", rewards, "[rows] or [rows, length]")
+    is_matrix = rewards.dim() == 2
+    claim = "have shape [rows] or [rows, length] with at least one entry"
+    remedy = "Flatten prompts and completions to rows, and pass `groups`."
+    is_right = rewards.dim() in (1, 2) and rewards.numel() > 0
+    require(is_right, "rewards", claim, f"it is {tuple(rewards.shape)}", remedy)
+    if mask is None and is_matrix:
         mask = torch.ones_like(rewards, dtype=torch.bool)
-    given = {"mask": mask, "tokens": tokens, "values": values}
+    arguments = {"rewards": rewards, "mask": mask, "tokens": tokens, "values": values}
     for owner, name in NEEDS.items():
-        if (given[name] is None) == (estimator == owner):
-            state = "missing" if given[name] is None else "given"
-            raise ValueError(
-                f"advantages: `{name}` must be given with estimator={owner!r}, and with no other, "
-                f"but it is {state} with {estimator!r}."
-            )
-    if mask is None and estimator in NEEDS:
-        raise ValueError(
-            f"advantages: `mask` must be given for estimator={estimator!r}, which has an advantage "
-            "per token. Pass mask=completion_mask, or use estimator='rloo'."
-        )
-    full = rewards if rewards.dim() == 2 or mask is None else mask
-    for name, value in {"rewards": rewards, **given}.items():
+        state = "missing" if arguments[name] is None else "given"
+        claim = f"be given with estimator={owner!r}, and with no other"
+        is_right = (state == "given") == (estimator == owner)
+        require(is_right, name, claim, f"it is {state} with {estimator!r}")
+    claim, remedy = f"be given with {estimator!r}", "Or use estimator='rloo'."
+    require(mask is not None or estimator not in NEEDS, "mask", claim, "it is None", remedy)
+    length = getattr(rewards if is_matrix else mask, "shape", ())[1:]
+    remedy = "It has an entry for each token of the completions, without the prompt."
+    for name, value in arguments.items():
         if value is None:
             continue
-        check_is_tensor("advantages", name, value, "[rows, length]")
+        check_is_tensor(OWNER, name, value, "[rows, length]")
+        check_device(f"{OWNER}: `{name}`", value, rewards.device, "`rewards`")
         kind = "integers" if name == "tokens" else "floats"
-        is_float = value.is_floating_point() or value.is_complex()
-        if name != "mask" and is_float != (kind == "floats"):
-            raise TypeError(
-                f"advantages: `{name}` must hold {kind}, but {value.dtype} was given. Use its "
-                "method `float()` or `long()`."
-            )
-        if name == "rewards":
-            continue
-        if value.dim() != 2 or value.shape != full.shape or len(value) != len(rewards):
-            raise ValueError(
-                f"advantages: `{name}` must have shape ({len(rewards)}, length), with the rows of "
-                f"`rewards` and the same length as the others, but {tuple(value.shape)} was given. "
-                "It has an entry for each token of the completions, without the prompt."
-            )
-        check_together("advantages", name, value, "`rewards`", rewards.device)
+        is_right = name == "mask" or value.is_floating_point() == (kind == "floats")
+        change = "Use its method `float()` or `long()`."
+        require(is_right, name, f"hold {kind}", f"it holds {value.dtype}", change, TypeError)
+        is_same = value.dim() == 2 and value.shape == (len(rewards), *length)
+        claim = f"have shape ({len(rewards)}, length), as all others"
+        require(value is rewards or is_same, name, claim, f"it is {tuple(value.shape)}", remedy)
     return None if mask is None else mask.bool()
 
 
@@ -283,45 +262,33 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
     if groups is None:
         groups = count
     if isinstance(groups, int) and not isinstance(groups, bool):
-        check_count("advantages", "groups", groups, most=max(1, count))
-        if count % groups:
-            raise ValueError(
-                f"advantages: `groups` must divide the {count} rows of `rewards` where it is the "
-                f"number of rows per group, but {groups} was given. Pass a label per row for "
-                "groups of different sizes."
-            )
+        claim, remedy = f"divide the {count} rows of `rewards`", "Or pass a label per row."
+        require(groups > 0 and count % groups == 0, "groups", claim, f"it is {groups}", remedy)
         order = torch.arange(count, device=device)
         rows = order.view(-1, groups)
         return Groups(rows, torch.ones_like(rows, dtype=torch.bool), order)
     members: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels(groups, count)):
         members.setdefault(label, []).append(row)
-    sizes = torch.tensor([len(rows) for rows in members.values()])
-    present = torch.arange(int(sizes.max())) < sizes.unsqueeze(-1)
-    rows = pad_sequence([torch.tensor(rows) for rows in members.values()], batch_first=True)
+    rows = pad_sequence([torch.tensor(part) for part in members.values()], True, -1)
+    present = rows >= 0
     places = present.flatten().nonzero().squeeze(1)[rows[present].argsort()]
-    return Groups(rows.to(device), present.to(device), places.to(device))
+    return Groups(rows.clamp(min=0).to(device), present.to(device), places.to(device))
 
 
-def labels(groups: object, count: int) -> list[Hashable]:
+def labels(groups: Any, count: int) -> list[Hashable]:
     """Return one hashable label per row, or raise an error."""
-    has_none = getattr(groups, "shape", None) == () or getattr(groups, "is_meta", False)
-    if isinstance(groups, (bool, str)) or not hasattr(groups, "__len__") or has_none:
-        raise TypeError(
-            "advantages: `groups` must be None, a number of rows per group (an int), or one label "
-            "per row (a sequence, or a tensor with numbers, not on meta), but "
-            f"{type(groups).__name__} was given."
-        )
+    is_meta = getattr(groups, "is_meta", False)
     # Entries of a NumPy array or of a tensor become Python values, which are hashable.
-    entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]
+    entries = groups.tolist() if hasattr(groups, "tolist") and not is_meta else groups
+    is_right = hasattr(entries, "__len__") and not isinstance(entries, str) and not is_meta
+    claim = "be None, a number of rows per group (an int), or one label per row (not on meta)"
+    require(is_right, "groups", claim, f"{type(groups).__name__} was given", kind=TypeError)
     entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
-    if len(entries) != count or not all(isinstance(entry, Hashable) for entry in entries):
-        kinds = sorted({type(entry).__name__ for entry in entries})
-        raise ValueError(
-            f"advantages: `groups` must hold one label for each of the {count} rows of `rewards`, "
-            f"in one dimension, but it holds {len(entries)} of {kinds}. Repeat every prompt's "
-            "label for each of its completions."
-        )
+    is_right = len(entries) == count and all(isinstance(entry, Hashable) for entry in entries)
+    kinds = sorted({type(entry).__name__ for entry in entries})
+    claim = f"hold one label for each of the {count} rows of `rewards`, in one dimension"
+    require(is_right, "groups", claim, f"it holds {len(entries)} of {kinds}")
     return entries
 
 
