@@ -42,8 +42,6 @@ class TwoHalves(Estimator[Factors]):
 
     samples: int = 1
 
-    reference = "an example"
-
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(2 * self.samples)  # [2 N, *batch, *event]
         fx = f(x)  # [2 N, *batch]

@@ -22,6 +22,10 @@ KINDS = {
     frozenset({"bits", "index", "one-hot", "mixed"}): "independent",
     frozenset({"bits", "index", "one-hot", "mixed", "structured"}): "any",
 }
+# "Yin and Zhou, "ARM", 2019": authors and year.
+WORK = re.compile(
+    r'([A-Z]\S*(?: [A-Z]\S*)*(?: et al\.| (?:and|&) [A-Z]\S*)?), "[^"]*"[^;]*?, (\d{4})'
+)
 # Methods of the trained decoder that are shown, by their names in the file.
 DECODER = {
     "RLOO n=400": "RLOO(400)",
@@ -94,7 +98,15 @@ def facts(name: str) -> str:
     use = derivative(name)
     slopes = {"no": [], "yes": ["∂f/∂x"]}.get(use, [f"∂f/∂x {use}"])
     facts = "; ".join([*bias, *slopes, distributions(name), cost(name)])
-    return f"{facts[0].upper()}{facts[1:]}. *{ESTIMATORS[name].reference}*"
+    return f"{facts[0].upper()}{facts[1:]}. *{cited(ESTIMATORS[name].__doc__ or '')}*"
+
+
+def cited(text: str) -> str:
+    """Return the works that a docstring names after "Reference:", by authors and year."""
+    text = " ".join(text.partition("Reference: ")[2].partition("\n\n")[0].split())
+    works = [f"{authors} {year}".replace(" and ", " & ") for authors, year in WORK.findall(text)]
+    own = [name for name in ("this library", "definition") if text.startswith(name)]
+    return "; ".join([*own, *works])
 
 
 def problems(rows: list[Row]) -> dict[str, list[Row]]:

@@ -1,6 +1,5 @@
 """The contract of every estimator, and the one place where it is called."""
 
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -49,10 +48,6 @@ TWICE = (
     "Exact."
 )
 
-# "Yin and Zhou, "ARM", 2019": authors and year.
-WORK = re.compile(
-    r'([A-Z]\S*(?: [A-Z]\S*)*(?: et al\.| (?:and|&) [A-Z]\S*)?), "[^"]*"[^;]*?, (\d{4})'
-)
 NOISE = "`{}` is part of `noise`: all that is drawn besides points, in that order."
 RENAMED = {
     "draws": "`draws` is called `sampling`.",
@@ -127,7 +122,6 @@ class Estimator(Generic[Q]):
         least_samples: the fewest draws that the method works with; ``too_few`` says what to use
             instead of fewer.
         instead: what to use for other kinds of distribution, for an error.
-        reference: who proposed it; from the docstring, unless it is given.
     """
 
     accepts: ClassVar[frozenset[Kind]]
@@ -140,7 +134,6 @@ class Estimator(Generic[Q]):
     least_samples: ClassVar[int] = 1
     too_few: ClassVar[str] = ""
     instead: ClassVar[str] = ""
-    reference: ClassVar[str]
 
     __repr__ = label
 
@@ -153,8 +146,6 @@ class Estimator(Generic[Q]):
                 cls.accepts = frozenset().union(*(factors.kinds for factors in classes))
                 if "supports" not in cls.__dict__:
                     cls.supports = cls.accepts
-        if "reference" not in cls.__dict__ and "Reference: " in (cls.__doc__ or ""):
-            cls.reference = cited(cls.__doc__ or "")
         is_module = issubclass(cls, nn.Module)  # which changes, and is equal to itself alone
         dataclass(frozen=frozen and not is_module, eq=not is_module, repr=False)(cls)
         for field in fields(cls) if is_module else ():  # type: ignore[arg-type]
@@ -273,17 +264,6 @@ class Learner(Estimator[Q], nn.Module, frozen=False):
 
     forward = Estimator.__call__
     __call__ = cast(Callable[..., Tensor], nn.Module.__call__)
-
-
-def cited(text: str) -> str:
-    """Return the works that a docstring names after "Reference:", by authors and year.
-
-    >>> cited('Reference: this library; the sum is that of Yin and Zhou, "ARM", 2019.')
-    'this library; Yin & Zhou 2019'
-    """
-    text = " ".join(text.partition("Reference: ")[2].partition("\n\n")[0].split())
-    works = [f"{authors} {year}".replace(" and ", " & ") for authors, year in WORK.findall(text)]
-    return "; ".join(["this library"] * text.startswith("this library") + works)
 
 
 def _annotations(cls: type) -> dict[str, Any]:

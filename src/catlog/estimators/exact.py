@@ -29,6 +29,7 @@ class Exact(Estimator[Factors]):
 
     Cost: k^d evaluations (:math:`\prod_i k_i`), or the number of subsets or rankings. Needs:
     any f. A q with more points than ``limit`` is refused.
+    Reference: definition.
 
     Args:
         limit: the largest number of points to enumerate.
@@ -54,7 +55,6 @@ class Exact(Estimator[Factors]):
 
     is_exact = True
     twice = True
-    reference = "definition"
 
     def evaluations(self, q: Distribution) -> int:
         return view(q, 0, self.accepts, "Exact").ordered.points
