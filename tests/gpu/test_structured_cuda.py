@@ -5,6 +5,7 @@ the GPU only the device differs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from torch.distributions import (
     OneHotCategorical,
     Poisson,
 )
+from torch.nn.functional import one_hot
 from torch.utils._pytree import tree_map
 
 import catlog
@@ -83,11 +85,24 @@ def autoregressive(network: Any, t: Tensor, **options: Any) -> Distribution:
     )
 
 
+def prompted(t: Tensor) -> Distribution:
+    """Return completions of prompts by a model that likes the tokens that it has seen."""
+
+    def model(tokens: Tensor, positions: Tensor, mask: Tensor, seen: Tensor | None) -> Any:
+        new = one_hot(tokens, 3).to(t.dtype) * mask[:, -tokens.shape[1] :, None]
+        seen = new.cumsum(1) if seen is None else seen[:, -1:] + new.cumsum(1)
+        return seen * (1 + positions.unsqueeze(-1)) * t[0, 0] / 9, seen
+
+    prompts, mask = left_padded([[1], [0, 1, 2], [2, 2], [1, 0], [0]])
+    network = Prompted(model, prompts.to(t.device), mask.to(t.device))
+    return autoregressive(network, t, end=0)
+
+
 def network_of_nodes(t: Tensor) -> Distribution:
     nodes = {
         "a": Node([], t[..., 0, :]),
         "b": Node(["a"], t[..., 1:4, :]),
-        "c": Node([], t[..., 4, :]),
+        "c": Node(["a"], t[..., 4:7, :], size=3, bits=True),
     }
     return BayesianNetwork(nodes, t.shape[:-2], validate_args=False)
 
@@ -118,6 +133,7 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     "autoregressive": lambda t: autoregressive(by_sums(t), t),
     "sequence that ends": lambda t: autoregressive(by_sums(t), t, end=0, temperature=0.7),
     "sequence with a state": lambda t: autoregressive(Ending(t), t, end=1),
+    "prompted sequence": prompted,
     "mixture": lambda t: mixture(
         t, independent(Bernoulli(logits=t[..., :8, 0].unflatten(-1, (2, 4)), validate_args=False))
     ),
@@ -139,6 +155,10 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     ),
 }
 each_law = pytest.mark.parametrize("name", LAWS)
+COUNTS: dict[str, Callable[[Tensor], Distribution]] = {
+    "Poisson": lambda t: independent(Poisson(t[..., :4, 0].exp(), validate_args=False)),
+    "Binomial": lambda t: independent(Binomial(5, logits=t[..., :4, 0], validate_args=False)),
+}
 
 
 def logits() -> Tensor:
@@ -251,6 +271,7 @@ CAPTURED = [  # torch's Multinomial copies its number of draws to the GPU when i
     *((name, catlog.CritiCateR(4)) for name in ("subset", "ranking", "crf")),
     *((name, catlog.SCateR(1)) for name in ("subset", "crf", "mixture", "chain")),
 ]
+OF_COUNTS = [(name, CountDifferences(4)) for name in COUNTS]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -259,7 +280,10 @@ CAPTURED = [  # torch's Multinomial copies its number of draws to the GPU when i
 @pytest.mark.parametrize(
     ("name", "E", "compile"),
     [
-        *(pytest.param(name, E, False, id=f"{name}-{E!r}-captured") for name, E in CAPTURED),
+        *(
+            pytest.param(name, E, False, id=f"{name}-{E!r}-captured")
+            for name, E in CAPTURED + OF_COUNTS
+        ),
         pytest.param("subset", CAPTURED[0][1], True, id="subset-RLOO-compiled"),
         pytest.param("chain", CAPTURED[-1][1], True, id="chain-SCateR-compiled"),
     ],
@@ -274,7 +298,7 @@ def test_a_training_step(name: str, E: catlog.Estimator, compile: bool, device: 
     optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
 
     def loss(scale: Tensor) -> Tensor:
-        q = LAWS[name](theta)
+        q = (LAWS | COUNTS)[name](theta)
         return scale * E(lambda x: function(q)(x).float(), q)
 
     step = catlog.compiled_step(loss, optimiser, compile=compile)
@@ -312,162 +336,57 @@ def test_nothing_waits_for_the_gpu(name: str, E: catlog.Estimator, device: str) 
         torch.cuda.set_sync_debug_mode("default")
 
 
-@each_device
-def test_simple_and_gumbel_top_k(device: str) -> None:
-    x = LAWS["subset"](logits()).sample((3,))
-
-    def result(theta: Tensor) -> list[Tensor]:
-        q = LAWS["subset"](theta)
-        return [SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
-
-    on_both(device, result)
-    scores = logits().to(device)[..., 0].expand(2000, BATCH, 9)
-    chosen = gumbel_top_k(scores, 3)
-    assert chosen.device.type == device
-    assert bool((chosen.sort(-1).values.diff(dim=-1) > 0).all())
+# Other results, of logits [batch, 9, 3].
 
 
-class Reader(nn.Module):
-    """A recurrent model for Prompted: it reads new tokens and keeps a state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.token = nn.Embedding(6, 8)
-        self.cell = nn.GRUCell(8, 8)
-        self.out = nn.Linear(8, 3)
-
-    def forward(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        state = self.out.weight.new_zeros(len(tokens), 8) if state is None else state
-        states = []
-        for i, letter in enumerate(self.token(tokens).unbind(1)):
-            is_real = mask[:, i - tokens.shape[1], None]
-            state = torch.where(is_real, self.cell(letter, state), state)
-            states.append(state)
-        return self.out(torch.stack(states, 1)), state
+def of_simple(theta: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    x = LAWS["subset"](logits()).sample((3,)).to(theta.device)
+    return SIMPLE(3)(function(LAWS["subset"](theta)), LAWS["subset"](theta), x=x)
 
 
-@each_device
-def test_prompts_of_different_lengths(device: str) -> None:
-    """A policy with an end token: the same log-probabilities and gradients for the same texts."""
-    prompts, mask = left_padded([[3], [4, 5, 3], [5, 4]])
-    results = []
-    x = torch.tensor([[[0, 0, 0, 0], [1, 2, 0, 0], [2, 2, 1, 1]]])
-    for place in ("cpu", device):
-        model = Reader().double().to(place)
-        q = Autoregressive(Prompted(model, prompts.to(place), mask.to(place)), [3] * 4, end=0)
-        texts = q.sample((4,))
-        assert texts.device.type == place
-        assert bool((q.log_prob(texts) > -torch.inf).all())
-        catlog.check(lambda x: (x == 2).double().sum(-1), q)
-        value = catlog.RLOO(2)(
-            lambda x: (x == 2).double().sum(-1), q, x=torch.cat([x, x.flip(1)]).to(place)
-        )
-        gradients = torch.autograd.grad(value.sum(), list(model.parameters()), retain_graph=True)
-        catlog.SCateR(2)(lambda x: (x == 2).double().sum(-1), q).sum().backward()
-        numbers = (q.log_prob(x.to(place)), value, *gradients)
-        results.append([number.detach().cpu() for number in numbers])
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
+def of_a_sum(theta: Tensor, digits: int = 6, target: int = 27) -> Tensor:
+    """By products for six digits, by FFT for a thousand."""
+    scores = normals(2, digits, 10, seed=3).to(theta.device) * theta[:2, :1, :1]
+    f = OfSum(lambda s: (s == target).double(), categories=10).to(theta.device)
+    return catlog.Exact()(f, independent(Categorical(logits=scores, validate_args=False)))
 
 
-# Functions that know their mean
+def of_known_parts(theta: Tensor) -> Tensor:
+    q = independent(Bernoulli(logits=theta[..., :8, 0], validate_args=False))
+    part = Additive(normals(8, 2, seed=5).to(theta.device))
+    known = Known(lambda x: part(x) + (3 * x.sum(-1)).sin(), part, coefficient=0.5)
+    known.to(theta.device)
+    x = torch.randint(2, (6, BATCH, 8), generator=seeded(6)).to(theta)
+    first, second = (catlog.RLOO(6)(known.under(q), q, x=x) for _ in range(2))
+    return torch.stack([first, second, known.coefficient.expand(BATCH)])
 
 
-@each_device
-@pytest.mark.parametrize("digits", [6, 1000])
-def test_the_mean_of_a_sum(digits: int, device: str) -> None:
-    """By products for six digits and by FFT for a thousand; beside IndeCateR for six."""
-    weights = normals(2, digits, 10, seed=3)
-    target = 27 if digits == 6 else 4500
-
-    def result(theta: Tensor) -> list[Tensor]:
-        scores = weights.to(theta.device) * theta[:2, :1, :1]
-        q = independent(Categorical(logits=scores, validate_args=False))
-        f = OfSum(lambda s: (s == target).double(), categories=10).to(theta.device)
-        values = [f.expectation(q), catlog.Exact()(f, q)]
-        if digits == 6:
-            x = q_sample(weights, digits).to(theta.device)
-            values.append(catlog.IndeCateR(4)(f, q, x=x))
-        return values
-
-    on_both(device, result)
+def of_counts(theta: Tensor, name: str) -> Tensor:
+    q, x = COUNTS[name](theta), torch.randint(5, (3, BATCH, 4), generator=seeded(7))
+    x, short = x.to(theta.device), truncated(q, categories=6)
+    f = lambda z: (z.double().square().sum(-1) + 1).sqrt()  # noqa: E731
+    differences = CountDifferences(3)(f, q, x=x.double())
+    return torch.stack([differences, catlog.IndeCateR(3)(f, short, x=x)])
 
 
-def q_sample(weights: Tensor, digits: int) -> Tensor:
-    return torch.randint(10, (4, len(weights), digits), generator=seeded(4))
-
-
-@each_device
-def test_known_parts(device: str) -> None:
-    """Value, gradient and fitted coefficient equal those of the CPU."""
-    table = normals(8, 2, seed=5)
-    x = torch.randint(2, (6, BATCH, 8), generator=seeded(6)).double()
-    coefficients = []
-
-    def result(theta: Tensor) -> list[Tensor]:
-        q = independent(Bernoulli(logits=theta[..., :8, 0], validate_args=False))
-        part = Additive(table.to(theta.device))
-        known = Known(lambda x: part(x) + (3 * x.sum(-1)).sin(), part, coefficient=0.5)
-        known.to(theta.device)
-        values = [catlog.RLOO(6)(known.under(q), q, x=x.to(theta.device)) for _ in range(2)]
-        coefficients.append(known.coefficient.cpu())
-        return values
-
-    on_both(device, result)
-    torch.testing.assert_close(*coefficients, rtol=1e-10, atol=1e-12)
-    assert coefficients[0] != 0.5
-
-
-# Counts
-
-
-COUNTS: dict[str, Callable[[Tensor], Distribution]] = {
-    "Poisson": lambda t: Poisson(t.exp(), validate_args=False),
-    "Binomial": lambda t: Binomial(5, logits=t, validate_args=False),
+RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SIMPLE": of_simple,
+    "the mean of a sum": of_a_sum,
+    "the mean of a long sum": partial(of_a_sum, digits=1000, target=4500),
+    "known parts": of_known_parts,
+    **{f"counts, {name}": partial(of_counts, name=name) for name in COUNTS},
 }
 
 
 @each_device
-@pytest.mark.parametrize("name", COUNTS)
-def test_counts(name: str, device: str) -> None:
-    """CountDifferences at given counts, and IndeCateR on truncated ones."""
-    x = torch.randint(5, (3, BATCH, 4), generator=seeded(7)).double()
-
-    def f(z: Tensor) -> Tensor:
-        return (z.double().square().sum(-1) + 1).sqrt()
-
-    def result(theta: Tensor) -> list[Tensor]:
-        q = independent(COUNTS[name](theta[..., :4, 0]))
-        short = truncated(q, categories=6)
-        given = x.to(theta.device)
-        return [
-            CountDifferences(3)(f, q, x=given),
-            catlog.IndeCateR(3)(f, short, x=given.long()),
-        ]
-
-    on_both(device, result)
-    q = independent(COUNTS[name](logits()[..., :4, 0].to(device)))
-    generator = torch.Generator(device).manual_seed(0)
-    values = [CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
-    assert values[0].device.type == device
-    assert bool((values[0] != values[1]).any())
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_the_same(name: str, device: str) -> None:
+    on_both(device, lambda theta: [RESULTS[name](theta)])
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_device
-def test_a_captured_step_of_counts(device: str) -> None:
-    theta = nn.Parameter(torch.ones(BATCH, 4, device=device))
-    optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
-    E = CountDifferences(4)
-
-    def loss(target: Tensor) -> Tensor:
-        q = independent(Poisson(theta.exp(), validate_args=False))
-        return E(lambda z: (z - target).square().sum(-1), q)
-
-    step = catlog.compiled_step(loss, optimiser, compile=False)
-    target = torch.zeros(4, device=device)
-    losses = [step(target).item() for _ in range(150)]
-    assert step.mode == ("captured" if device == "cuda" else "eager")
-    assert sum(losses[-20:]) < 0.5 * sum(losses[:20])
+def test_gumbel_top_k(device: str) -> None:
+    chosen = gumbel_top_k(logits().to(device)[..., 0].expand(2000, BATCH, 9), 3)
+    assert chosen.device.type == device
+    assert bool((chosen.sort(-1).values.diff(dim=-1) > 0).all())
