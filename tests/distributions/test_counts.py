@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.distributions import (
     Binomial,
-    Categorical,
     Geometric,
     Independent,
     NegativeBinomial,
     OneHotCategorical,
     Poisson,
 )
+from torch.nn.functional import logsigmoid
 from torch.testing import assert_close
 
 import catlog
@@ -27,18 +27,54 @@ def double(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
 
 
+def of_poisson(log_rate, z):
+    return z * log_rate - log_rate.exp() - torch.lgamma(z + 1)
+
+
+def of_binomial(n):
+    def log_mass(y, z):
+        choices = torch.lgamma(n + 1) - torch.lgamma(z + 1) - torch.lgamma((n - z).clamp(min=0) + 1)
+        return (choices + z * logsigmoid(y) + (n - z) * logsigmoid(-y)).where(z <= n, -torch.inf)
+
+    return log_mass
+
+
+def of_geometric(y, z):
+    return z * logsigmoid(-y) + logsigmoid(y)
+
+
+def of_failures(r):
+    def log_mass(y, z):
+        choices = torch.lgamma(z + r) - torch.lgamma(r) - torch.lgamma(z + 1)
+        return choices + z * logsigmoid(y) + r * logsigmoid(-y)
+
+    return log_mass
+
+
+SIZES, REALS = double(3, 1, 6), double(0.7, 1.0, 4.0)
+# The parameter, the distribution, and by hand the log-mass of counts, given the log-odds (of a
+# Poisson: the logarithm of the rate).
+# fmt: off
 FAMILIES = {
-    "Poisson": (double(0.3, 2.0, 7.5), Poisson),
-    "Binomial": (double(0.07, 0.5, 0.93), lambda p: Binomial(5, probs=p)),
-    "Binomial, sizes": (double(0.2, 0.7, 0.5), lambda p: Binomial(double(3, 1, 6), probs=p)),
-    "Binomial by logits": (double(-2.0, 0.3, 2.0), lambda y: Binomial(4, logits=y)),
-    "Geometric": (double(0.25, 0.5, 0.9), Geometric),
-    "Geometric by logits": (double(-0.5, 0.0, 2.0), lambda y: Geometric(logits=y)),
-    "NegativeBinomial": (double(0.1, 0.4, 0.6), lambda p: NegativeBinomial(2.5, probs=p)),
-    "NegativeBinomial by logits": (
-        double(-1.0, 0.0, 0.5),
-        lambda y: NegativeBinomial(double(0.7, 1.0, 4.0), logits=y),
-    ),
+    "Poisson": (double(0.3, 2.0, 7.5), Poisson, of_poisson),
+    "Binomial": (double(0.07, 0.5, 0.93), lambda p: Binomial(5, probs=p), of_binomial(double(5))),
+    "Binomial, sizes":
+        (double(0.2, 0.7, 0.5), lambda p: Binomial(SIZES.to(p), probs=p), of_binomial(SIZES)),
+    "Binomial by logits":
+        (double(-2.0, 0.3, 2.0), lambda y: Binomial(4, logits=y), of_binomial(double(4))),
+    "Geometric": (double(0.25, 0.5, 0.9), Geometric, of_geometric),
+    "Geometric by logits": (double(-0.5, 0.0, 2.0), lambda y: Geometric(logits=y), of_geometric),
+    "NegativeBinomial":
+        (double(0.1, 0.4, 0.6), lambda p: NegativeBinomial(2.5, probs=p), of_failures(double(2.5))),
+    "NegativeBinomial by logits":
+        (double(-1, 0, 0.5), lambda y: NegativeBinomial(REALS.to(y), logits=y), of_failures(REALS)),
+}
+# fmt: on
+EXTREME = {
+    "Binomial by logits": double(80.0, -80.0, 0.3),
+    "Geometric by logits": double(80.0, 40.0, 2.0),
+    "NegativeBinomial by logits": double(-80.0, -40.0, 0.3),
+    "Poisson": double(-80.0, -40.0, 1.0).exp(),
 }
 FUNCTIONS = {
     "square": lambda z: (z - 2.5).square(),
@@ -46,37 +82,44 @@ FUNCTIONS = {
     "sine": lambda z: (0.9 * z).sin() + z.sqrt(),
 }
 families = pytest.mark.parametrize("family", FAMILIES)
+starts = pytest.mark.parametrize(
+    ("family", "start"),
+    [
+        *(pytest.param(name, start, id=name) for name, (start, _, _) in FAMILIES.items()),
+        *(pytest.param(name, start, id=f"extreme {name}") for name, start in EXTREME.items()),
+    ],
+)
 
 
-def all_counts(q, most=400):
-    """Return the counts of every variable ``[counts, variables]``, and their probabilities."""
-    z = torch.arange(most, dtype=torch.float64).unsqueeze(-1).expand(most, *q.batch_shape[-1:])
-    is_possible = z <= (q.total_count if isinstance(q, Binomial) else torch.inf)
-    z = torch.where(is_possible, z, 0.0)
-    return z, q.log_prob(z).exp() * is_possible
+def log_mass(family, theta, most):
+    """Return the log-masses of counts below ``most`` by hand, ``[most, variables]``."""
+    given = theta.log() if family == "Poisson" else theta
+    if family[-9:] != "by logits" and family != "Poisson":
+        given = theta.logit()
+    return FAMILIES[family][2](given, torch.arange(most, dtype=torch.float64).unsqueeze(-1))
 
 
-def series(q, f):
+def series(family, theta, f, most=400):
     """Return E[f] of every variable by summing over the counts."""
-    z, mass = all_counts(q)
-    return (mass * f(z)).sum(0)
+    z = torch.arange(most, dtype=torch.float64).unsqueeze(-1)
+    return (log_mass(family, theta, most).exp() * f(z)).sum(0)
 
 
-@families
+@starts
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradient_equals_the_series(family, name):
+def test_gradient_equals_the_series(family, start, name):
     """The mean over all counts, each one batch element, weighted by its probability."""
-    start, make = FAMILIES[family]
     theta, f = start.clone().requires_grad_(), FUNCTIONS[name]
-    z, mass = all_counts(make(theta))
-    estimates = CountDifferences()(f, make(theta.expand(z.shape)), x=z[None])
-    assert_same((mass.detach() * estimates).sum(0), (mass * f(z)).sum(0), theta, rtol=0, atol=1e-10)
+    mass = log_mass(family, theta, 400).detach().exp()
+    z = torch.arange(400, dtype=torch.float64).unsqueeze(-1).where(mass > 0, 0.0)
+    estimates = CountDifferences()(f, FAMILIES[family][1](theta.expand(z.shape)), x=z[None])
+    assert_same((mass * estimates).sum(0), series(family, theta, f), theta, rtol=0, atol=1e-10)
 
 
 @families
 def test_vectors_of_counts(family):
     """f is not additive, and has a parameter. The sums leave out a mass of at most 1e-14."""
-    start, make = FAMILIES[family]
+    start, make, _ = FAMILIES[family]
     scale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
 
     def f(z):
@@ -101,7 +144,7 @@ def test_vectors_of_counts(family):
 @families
 def test_draws_are_unbiased(family):
     """A z-test with a false-alarm rate of one in a million, from draws of q's own sampler."""
-    start, make = FAMILIES[family]
+    start, make, _ = FAMILIES[family]
     theta = start.expand(20_000, 3).clone().requires_grad_()
     f = FUNCTIONS["sine"]
     q = Independent(make(theta), 1)
@@ -109,7 +152,7 @@ def test_draws_are_unbiased(family):
     value = CountDifferences(2)(lambda z: f(z).sum(-1), q, generator=generator)
     gradient = torch.autograd.grad(value.sum(), theta)[0]
     leaf = start.clone().requires_grad_()
-    expected = torch.autograd.grad(series(make(leaf), f).sum(), leaf)[0]
+    expected = torch.autograd.grad(series(family, leaf, f).sum(), leaf)[0]
     z = (gradient.mean(0) - expected) / (gradient.std(0) / len(theta) ** 0.5)
     assert z.abs().max() < z_limit(3 * len(FAMILIES))
 
@@ -131,68 +174,34 @@ def test_certain_counts_have_finite_gradients():
     assert_close(p.grad, double(4.0, 4.0))
 
 
-EXTREME = {
-    "Binomial": (lambda y: Binomial(4, logits=y), double(80.0, -80.0, 0.3)),
-    "Geometric": (lambda y: Geometric(logits=y), double(80.0, 40.0, 2.0)),
-    "NegativeBinomial": (lambda y: NegativeBinomial(2.5, logits=y), double(-80.0, -40.0, 0.3)),
-    "Poisson by its logarithm": (lambda y: Poisson(y.exp()), double(-80.0, -40.0, 1.0)),
-}
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("name", EXTREME)
-def test_extreme_logits(name, dtype):
-    """Masses of truncated counts by hand, with their gradients, and draws of CountDifferences."""
-    make, start = EXTREME[name]
-    y = start.clone().requires_grad_()
-    z = torch.arange(5, dtype=torch.float64)
-    log_p, log_rest = y.unsqueeze(-1).sigmoid().log(), (-y.unsqueeze(-1)).sigmoid().log()
-    choices = torch.lgamma(z + 2.5) - torch.lgamma(double(2.5)) - torch.lgamma(z + 1)
-    binomial = torch.lgamma(double(5.0)) - torch.lgamma(z + 1) - torch.lgamma(5 - z)
-    log_mass = {
-        "Binomial": binomial + z * log_p + (4 - z) * log_rest,
-        "Geometric": z * log_rest + log_p,
-        "NegativeBinomial": choices + z * log_p + 2.5 * log_rest,
-        "Poisson by its logarithm": (z * y[:, None] - y.exp()[:, None] - torch.lgamma(z + 1)),
-    }[name]
-    leaf = start.to(dtype).requires_grad_()
-    short = truncated(make(leaf), categories=5)
-    rtol, atol = (1e-13, 1e-12) if dtype == torch.float64 else (1e-5, 1e-5)
-    tight = {"rtol": rtol, "atol": atol}
-    assert_close(short.logits.double(), log_mass.log_softmax(-1), **tight)
-    for count in range(5):
-        got = with_gradients(short.logits[:, count], leaf)[1]
-        wanted = with_gradients(log_mass.log_softmax(-1)[:, count], y)[1]
-        assert_close(got.double(), wanted, **tight)
-    q = Independent(make(leaf), 1)
-    again = truncated(q, categories=5).base_dist.logits  # probabilities are cached by now
-    assert_close(again, short.logits, rtol=0, atol=0)
+@starts
+def test_truncated_probabilities_are_those_of_q(family, start, dtype):
+    """Those by hand, normalised, with their gradients; also after the parameters were cached."""
+    theta, leaf = start.clone().requires_grad_(), start.to(dtype).requires_grad_()
+    q = Independent(FAMILIES[family][1](leaf), 1)
+    wanted, atol = log_mass(family, theta, 5).log_softmax(0).T, 1e-12 if leaf is theta else 1e-5
+    for short in (truncated(q, categories=5), truncated(q, categories=5)):
+        logits = short.base_dist.logits
+        assert_close(logits.double(), wanted, rtol=1e-5, atol=atol)
+        for count in range(5):
+            got, slope = (
+                with_gradients(rows[:, count].where(wanted[:, count] > -torch.inf, 0.0), leaf_of)[1]
+                for rows, leaf_of in ((logits, leaf), (wanted, theta))
+            )
+            assert_close(got.double(), slope, rtol=1e-5, atol=1e-5)
+    one_hot = truncated(q, categories=5, one_hot=True).base_dist
+    assert isinstance(one_hot, OneHotCategorical)
+    assert torch.equal(one_hot.logits, logits)
     value = CountDifferences(50)(lambda z: (z < 2).to(dtype).sum(-1), q)
-    assert value.isfinite()
     assert torch.autograd.grad(value, leaf)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("name", EXTREME)
-def test_extreme_gradients_equal_the_series(name):
-    """The mean over all counts, each one batch element; 80 counts have all the probability."""
-    make, start = EXTREME[name]
-    most = 5 if name == "Binomial" else 80
-    z = torch.arange(most, dtype=torch.float64)
-    for start_value in start:
-        y = start_value.clone().requires_grad_()
-        f = FUNCTIONS["sine"]
-        mass = truncated(make(y), categories=most).probs
-        wanted = torch.autograd.grad(mass @ f(z), y, retain_graph=True)[0]
-        estimate = CountDifferences()(f, make(y.expand(most)), x=z[None])
-        got = torch.autograd.grad((mass.detach() * estimate).sum(), y)[0]
-        assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name[-9:] != "by logits"])
 def test_narrow_types_are_truncated_as_wide_ones(family, dtype):
     """1 - p is 1 in bfloat16 where p is 0.001."""
-    start, make = FAMILIES[family]
+    start, make, _ = FAMILIES[family]
     theta = start.to(dtype)
     theta[0] = 0.001
     got, wanted = (truncated(make(leaf), categories=6).probs for leaf in (theta, theta.float()))
@@ -203,7 +212,7 @@ def test_narrow_types_are_truncated_as_wide_ones(family, dtype):
 @families
 def test_expand_and_batches(family):
     """A batch equals a loop, and an expanded distribution repeats itself."""
-    start, make = FAMILIES[family]
+    start, make, _ = FAMILIES[family]
     q, wide = Independent(make(start), 1), Independent(make(start), 1).expand([4, 2])
     assert counts(wide).batch_shape == (4, 2)
     expected = truncated(q, categories=6).base_dist.logits
@@ -272,14 +281,14 @@ def test_compiled():
 @families
 @pytest.mark.parametrize("error", [1e-2, 1e-6])
 def test_truncation_keeps_its_error_bound(family, error):
-    start, make = FAMILIES[family]
+    start, make, _ = FAMILIES[family]
     theta = start.clone().requires_grad_()
     q = Independent(make(theta), 1)
     short = truncated(q, error)
     k = short.base_dist.logits.shape[-1]
     bound = float(lost_mass(q, k))
     assert bound <= error
-    tails = 1 - series(make(theta), lambda z: (z < k).double()).detach()
+    tails = 1 - series(family, theta, lambda z: (z < k).double()).detach()
     assert -1e-13 <= tails.sum() <= bound + 1e-13  # and the bound is close where there is a tail
     if tails.sum() > 1e-9:
         assert bound < 5 * tails.sum()
@@ -287,30 +296,16 @@ def test_truncation_keeps_its_error_bound(family, error):
         assert float(lost_mass(q, k - 1)) > error
     # The distance of means of an f in [0, 1].
     for f in (lambda z: (z > 1).double(), lambda z: (2 * z).sin().square()):
-        exact = series(make(theta), f).prod()
+        exact = series(family, theta, f).prod()
         value = Exact()(lambda z, f=f: f(z.double()).prod(-1), short)
         assert abs(value - exact) <= bound + 1e-12
 
 
 def test_the_bound_holds_for_less_than_one_failure():
-    q = NegativeBinomial(double(0.3), probs=double(0.9))
+    q, z = NegativeBinomial(double(0.3), probs=double(0.9)), torch.arange(400.0).double()
     for categories in (3, 10, 30):
-        tail = 1 - series(q, lambda z, k=categories: (z < k).double())
+        tail = q.log_prob(z[categories:, None]).exp().sum(0)
         assert tail < lost_mass(q, categories) < 2 * tail
-
-
-@families
-def test_truncated_probabilities_are_those_of_q(family):
-    start, make = FAMILIES[family]
-    q = make(start)
-    short, one_hot = truncated(q, 1e-12), truncated(q, 1e-12, one_hot=True)
-    assert isinstance(short, Categorical)
-    assert isinstance(one_hot, OneHotCategorical)
-    assert torch.equal(short.logits, one_hot.logits)
-    z = torch.arange(short.logits.shape[-1], dtype=torch.float64)
-    if isinstance(q, Binomial):
-        return  # torch refuses counts beyond the smallest n; the error bound has checked these
-    assert_close(short.probs, q.log_prob(z[:, None]).exp().T, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
