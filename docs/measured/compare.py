@@ -1,10 +1,8 @@
-"""What the code of compare.md prints and draws, and how good the advice is."""
+"""What the code of compare.md prints, and how good the advice is."""
 
 import contextlib
 import io
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +10,8 @@ import torch
 from . import ROOT, distinct, read, selected, short, table
 
 
-@cache
-def executed() -> tuple[list[str], dict[str, Any]]:
-    """Run the page's blocks of Python in order; return what each one prints, and their names."""
+def executed() -> list[str]:
+    """Run the page's blocks of Python in order; return what each one prints."""
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     outputs, names = [], dict[str, Any]()
     threads = torch.get_num_threads()
@@ -25,7 +22,7 @@ def executed() -> tuple[list[str], dict[str, Any]]:
             exec(block, names)
         outputs.append(printed.getvalue().rstrip())
     torch.set_num_threads(threads)
-    return outputs, names
+    return outputs
 
 
 def fenced(output: str) -> str:
@@ -57,13 +54,5 @@ def values() -> dict[str, str]:
 
 
 def printed() -> dict[str, str]:
-    comparison, explanation = map(fenced, executed()[0])
+    comparison, explanation = map(fenced, executed())
     return {"comparison": comparison, "explanation": explanation}
-
-
-def plot(path: Path) -> None:
-    executed()[1]["result"].plot(path)
-
-
-def figures() -> dict[str, object]:
-    return {"compare.png": plot}

@@ -1,14 +1,11 @@
-"""The result of a comparison: one row per estimator, as text, CSV file or figure."""
+"""The result of a comparison: one row per estimator, and as text."""
 
-import csv
-import re
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
-from pathlib import Path
 
 from torch import Tensor
 
@@ -20,7 +17,6 @@ REFERENCES = {
     "pooled": "Bias against the other unbiased estimators, pooled",
     "rloo": "Bias against RLOO on all layers, with many draws",
 }
-UNBIASED, BIASED = "#0173b2", "#d55e00"
 NO_REFERENCE = "No bias, for want of another unbiased estimator: add one, such as RLOO"
 
 
@@ -135,56 +131,6 @@ class Comparison:
         wrap = partial(textwrap.wrap, subsequent_indent="  ")
         notes = [line for note in notes for line in wrap(note, width or len(note))]
         return "\n".join([*lines, "", *notes])
-
-    def to_csv(self, path: Path | str) -> None:
-        """Write one line per estimator; the column ``skipped`` says why others were left out."""
-        columns = [column.name for column in fields(Row) if column.repr]
-        ends = {"reference": self.reference, "mode": self.mode}
-        lines = [{name: getattr(row, name) for name in columns} | ends for row in self.rows]
-        lines += [{"name": name, "skipped": why, **ends} for name, why in self.skipped.items()]
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*columns, *ends, "skipped"], lineterminator="\n")
-            writer.writeheader()
-            for line in lines:
-                writer.writerow({name: _cell(value) for name, value in line.items()})
-
-    def plot(self, path: Path | str) -> None:
-        """Draw variance x time with its interval.
-
-        Needs matplotlib.
-        """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError(
-                "Comparison.plot needs matplotlib: pip install matplotlib."
-            ) from error
-        rows = [row for row in self.rows if row.merit > 0]
-        exact = [row.name for row in self.rows if row.merit == 0]
-        figure = Figure(figsize=(8, 1.6 + 0.22 * max(10, len(rows))), layout="constrained")
-        axes = figure.subplots()
-        for i, row in enumerate(rows):
-            colour = UNBIASED if row.unbiased else BIASED
-            axes.plot([row.merit_low, row.merit_high], [i, i], linewidth=2, alpha=0.6, color=colour)
-            axes.plot(row.merit, i, "o", markersize=5, color=colour)
-        axes.set_yticks(range(len(rows)), [row.name for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlabel("variance x seconds, 95 % interval; orange: biased")
-        if rows:
-            axes.set_xscale("log")
-        figure.suptitle(f"No variance at all: {', '.join(exact)}" if exact else "", fontsize=9)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-
-
-def _cell(value: object) -> object:
-    """Return a value as a cell of a CSV file; text that a spreadsheet would take for a formula is
-    behind an apostrophe."""
-    if isinstance(value, str):
-        return f"'{value}" if re.match(r"'*[=+\-@\t\r]", value) else value
-    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 # The columns of the table after the names. Where space is short, the last ones are left out.
