@@ -13,8 +13,8 @@ times as long as the first to arrive (`limit`).
 Policies say which estimator to take. `advise` is asked at the start, once as it comes (with the
 `penalty=` of the problem) and once with the training step; each five times, with other seeds. The
 rule by the clock takes the most draws of RLOO whose step takes at most 1.2 times as long as
-RLOO(2)'s. `--first_edition PATH` asks the sources in a folder, in processes of their own. Then
-`pick` is the choice, `level` the group that it was taken from, and `seconds` the time of the pilot.
+RLOO(2)'s. The rows "first edition" are recorded answers of an earlier `advise`. `pick` is the
+choice, `level` the group that it was taken from, and `seconds` the time of the pilot.
 
 The regret of a policy is the time to the target with its pick, over that with the best estimator
 raced. Times are geometric means over seeds and races; one that does not arrive counts as twice the
@@ -23,17 +23,12 @@ limit. A pick that did not race (`not_raced`) has none. Seeds 11 to 13 judge. Th
 """
 
 import argparse
-import ast
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import exp, inf, log
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -42,6 +37,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import catlog
+from catlog.diagnostics.naming import parse_estimator
 
 from .advice_problems import PROBLEMS, Function
 from .measuring import RESULTS, Row, Rows, Section, Table, grouped, run, selected
@@ -99,10 +95,6 @@ class Training:
 
     def race(self, label: str, number: int) -> Iterator[None]:
         """Train until the level is at most the target; let others train every now and then."""
-        from catlog.diagnostics.naming import (
-            parse_estimator,
-        )  # the first edition has no such module
-
         E, levels, check, pause = parse_estimator(label), [self.level()] * 3, 0.01, MOMENT
         torch.manual_seed(1000 + number)
         while fmean(levels[-3:]) > self.problem.target:
@@ -152,7 +144,6 @@ def side_by_side(
 
 
 def advise(training: Training, call: int, **options: Any) -> Row:
-    """Ask catlog, whichever edition is on the path."""
     f, q = training.question()
     advice = catlog.advise(
         *(f, q),
@@ -161,7 +152,7 @@ def advise(training: Training, call: int, **options: Any) -> Row:
         clock=training.clock,
         **options,
     )
-    names = [trial.name for trial in advice.trials if getattr(trial, "is_level", False)]
+    names = [trial.name for trial in advice.trials if trial.is_level]
     return {"pick": str(advice.estimator), "level": "; ".join(names), "seconds": advice.seconds}
 
 
@@ -188,10 +179,10 @@ def always(training: Training, call: int) -> Row:
 
 
 POLICIES: dict[str, Callable[[Training, int], Row]] = {
-    **{"advise": advise, "advise(step=)": with_step, "first edition": advise},
-    **{"clock": by_clock, "table": by_table, "RLOO(4)": always},
+    **{"advise": advise, "advise(step=)": with_step, "clock": by_clock},
+    **{"table": by_table, "RLOO(4)": always},
 }
-MEASURING = ("advise", "advise(step=)", "first edition", "clock")
+MEASURING = ("advise", "advise(step=)", "clock")
 
 
 def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
@@ -203,29 +194,10 @@ def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
     ]
 
 
-def ask(problem: str, seed: int, policy: str, calls: int, folder: str) -> list[Row]:
-    """Return what a policy says, perhaps that of the sources in a folder, in their own process."""
-    if not folder:
-        return asked(problem, seed, policy, calls)
-    question = f"import benchmarks.advice as b; print(b.asked(*{(problem, seed, policy, calls)}))"
-    command = [sys.executable, "-W", "ignore", "-c", question]
-    environment = os.environ | {"PYTHONPATH": folder}
-    answer = subprocess.run(
-        command, env=environment, cwd=Path(__file__).parents[1], capture_output=True, text=True
-    )
-    if answer.returncode:
-        print(problem, seed, policy, answer.stderr, file=sys.stderr, flush=True)
-        return []
-    rows: list[Row] = ast.literal_eval(answer.stdout)
-    return rows
-
-
 def picks(args: argparse.Namespace, table: Table) -> Rows:
     for policy, problem, seed in product(POLICIES, *starts(args)):
-        folder = args.first_edition if policy == "first edition" else ""
-        is_known = selected(table.rows, problem=problem, seed=seed, policy=policy)
-        if not is_known and (folder or policy != "first edition"):
-            yield ask(problem, seed, policy, 1 if args.quick else CALLS, folder)
+        if not selected(table.rows, problem=problem, seed=seed, policy=policy):
+            yield asked(problem, seed, policy, 1 if args.quick else CALLS)
 
 
 def races(args: argparse.Namespace, table: Table) -> Rows:
@@ -310,7 +282,7 @@ SECTIONS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = {"problems": [*PROBLEMS], "seeds": [11, 12, 13], "races": 3, "first_edition": ""}
+    options = {"problems": [*PROBLEMS], "seeds": [9101, 9102, 9103], "races": 3}
     run(__doc__, SECTIONS, arguments, **options)
 
 

@@ -36,7 +36,6 @@ class Problem:
         penalty: what the loss adds, as a function of q.
         point: seconds that f takes per point, on the virtual clock.
         racers: the estimators besides RLOO.
-        limit: seconds of a race.
     """
 
     trained: Sequence[Tensor]
@@ -48,7 +47,6 @@ class Problem:
     penalty: Callable[[Distribution], Tensor] | None = None
     point: float = 0.0
     racers: Sequence[str] = tuple(INDEPENDENT)
-    limit: float = 5.0
 
 
 def bits(logits: Tensor) -> Distribution:
@@ -108,7 +106,7 @@ def features() -> Problem:
         return 1 - (moment * x * fit).sum(-1) + 0.02 * x.sum(-1)
 
     ask = lambda _: (f, bits(logits))  # noqa: E731
-    return Problem([logits], ask, 0.25, rate=0.05, draws=512, point=0.005, limit=40)
+    return Problem([logits], ask, 0.25, rate=0.05, draws=512, point=0.005)
 
 
 def autoencoder() -> Problem:
@@ -289,7 +287,7 @@ def glimpses() -> Problem:
 
 def simulator() -> Problem:
     """The chain of moves again, but a trajectory takes 2 ms to judge."""
-    return chain(point=0.002, limit=200)
+    return chain(point=0.002)
 
 
 def routing() -> Problem:

@@ -265,9 +265,6 @@ def test_modes() -> None:
     unchanged = quick(f, bits(zeros(3)), chosen, repeats=4)
     evaluations = {row.name: row.evaluations for row in unchanged.rows}
     assert evaluations == {"RLOO(3)": 3, "IndeCateR(3)": 12, "Exact()": 8}
-    equal = quick(f, bits(zeros(3)), chosen, samples=5, repeats=4)
-    samples = {row.name: row.samples for row in equal.rows}
-    assert samples == {"RLOO(5)": 5, "IndeCateR(5)": 5, "Exact()": None}
     budget = quick(f, bits(zeros(3)), ["RLOO", "IndeCateR", "Exact"], budget=7, repeats=4)
     assert {row.name: row.evaluations for row in budget.rows} == {"RLOO(7)": 7, "IndeCateR(1)": 4}
     assert budget.skipped == {"Exact": "it needs 8 evaluations, more than the budget of 7"}
@@ -448,7 +445,6 @@ def test_the_best_row_is_unbiased() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 2, "budget": 10}, "`samples`.*and `budget`.*exclude each other"),
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
         ({"estimators": []}, "estimators: at least one is needed"),
         ({"q": MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)}, "no gradient to est"),

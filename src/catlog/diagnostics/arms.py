@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import readable
-from ..core.estimator import Estimator
 from ..core.settings import label
 from ..core.view import view
 from .moments import Moments
+from .naming import AnyEstimator
 from .task import Gradient, Result, Task, flat
 
-AnyEstimator = Estimator[Any]
 Cost = Callable[[AnyEstimator], int]
-Sizing = Callable[[AnyEstimator], tuple[AnyEstimator, int]]
+Sizing = Callable[[AnyEstimator], AnyEstimator]
 
 ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 MOST_REASONS = 3  # in the message of an error
@@ -137,8 +136,7 @@ def entered(
 ) -> tuple[dict[str, Arm], dict[str, str]]:
     """Return the arms of the estimators that fit, and why the others are left out.
 
-    ``sized`` returns an estimator with its number of draws and its evaluations, or raises an error
-    with the reason.
+    ``sized`` returns an estimator with its number of draws, or raises an error with the reason.
     """
     arms: dict[str, Arm] = {}
     skipped: dict[str, str] = {}
@@ -147,9 +145,9 @@ def entered(
             if E.target == "bound":
                 raise ValueError("it differentiates a bound, not E[f]")
             view(task.q, 0, E.accepts, "it", E.instead)
-            copy, evaluations = sized(copied_to(E, task.device))
+            copy = sized(copied_to(E, task.device))
             has_own_name = name not in (label(E), type(E).__name__)
-            arm = Arm(copy, evaluations, task.generator(seed + number))
+            arm = Arm(copy, task.evaluations(copy), task.generator(seed + number))
             arms[name if has_own_name else label(copy)] = arm
         except ERRORS as error:  # of the estimator's own checks, too
             skipped[name] = reason(error)

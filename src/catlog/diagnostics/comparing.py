@@ -14,7 +14,7 @@ from ..core.checks import check_count
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
 from ..estimators import Exact
-from .arms import ERRORS, Arm, entered, reason, some, with_samples, within_budget
+from .arms import ERRORS, Arm, entered, reason, some, within_budget
 from .comparison import Comparison, Row
 from .function_check import check_mean
 from .moments import Moments
@@ -33,7 +33,6 @@ def compare(
     estimators: Chosen | None = None,
     parameters: Tensor | Sequence[Tensor] | None = None,
     *,
-    samples: int | None = None,
     budget: int | None = None,
     repeats: int = 200,
     rounds: int = 15,
@@ -80,9 +79,8 @@ def compare(
             None: the whole registry.
         parameters: tensors to take the gradient in; None: those that q was computed from, else the
             logits of q. Needed if q is a callable.
-        samples: give every estimator this many draws (equal samples).
         budget: give every estimator the most draws that need no more than this many evaluations
-            (equal evaluations). With neither, every estimator keeps its number.
+            (equal evaluations). None: every estimator keeps its number.
         repeats: estimates per estimator, at least 2.
         rounds: timed steps per estimator.
         training: steps for which an estimator with parameters or a memory learns.
@@ -109,14 +107,9 @@ def compare(
     >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
     [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
     """
-    if samples is not None and budget is not None:
-        raise ValueError(
-            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
-            "other; give one."
-        )
     for name, count, least in (
         *(("repeats", repeats, 2), ("training", training, 0), ("limit", limit, 1)),
-        *(("rounds", rounds, 1), ("samples", samples, 1), ("budget", budget, 1)),
+        *(("rounds", rounds, 1), ("budget", budget, 1)),
     ):
         if count is not None:
             check_count("compare", name, count, least, inf)
@@ -124,10 +117,8 @@ def compare(
         task = Task(f, q, parameters, loss, clock=clock)
         check_mean(task.f, task.make_q(*task.parameters))
 
-        def sized(E: AnyEstimator) -> tuple[AnyEstimator, int]:
-            E = with_samples(E, samples) if samples is not None and hasattr(E, "samples") else E
-            E = E if budget is None else within_budget(E, budget, task.evaluations)
-            return E, task.evaluations(E)
+        def sized(E: AnyEstimator) -> AnyEstimator:
+            return E if budget is None else within_budget(E, budget, task.evaluations)
 
         named = named_estimators(estimators)
         if estimators is None:
@@ -144,7 +135,6 @@ def compare(
         rows.append(row_of(name, arm, known or pooled_gradient(others), norm))
     rows.sort(key=lambda row: (row.merit, row.seconds))
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
-    mode = mode if samples is None else f"Equal samples: {samples}"
     return Comparison(tuple(rows), skipped, kind, mode)
 
 

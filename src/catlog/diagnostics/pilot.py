@@ -107,14 +107,14 @@ class Pilot:
         most = max(LEAST_BUDGET, 2 * (1 + sum(factors.cardinalities) - factors.d))
         most = most if budget is None else budget
 
-        def sized(E: AnyEstimator) -> tuple[AnyEstimator, int]:
+        def sized(E: AnyEstimator) -> AnyEstimator:
             if not E.unbiased:
                 raise ValueError("it is biased, and no pilot can see whether its training arrives")
             evaluations = task.evaluations(E)
             if evaluations > most:
                 needed = readable(evaluations)
                 raise ValueError(f"it needs {needed} evaluations, more than the budget of {most}")
-            return E, evaluations
+            return E
 
         self.arms, self.skipped = entered(task, {label(E): E for E in chosen}, sized, seed)
 
