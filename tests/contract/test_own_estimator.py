@@ -10,8 +10,9 @@ import torch
 
 from catlog import Pathwise
 from catlog.testing import CASES
-from catlog.testing.settings import judge_only, load_estimator
+from catlog.testing.settings import continuous, judge_only, load_estimator
 from catlog.testing.test_battery import test_unbiased as check_unbiased
+from catlog.testing.test_battery import test_unbiased_by_z_test as check_by_z_test
 from support.scripts import ROOT, run
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
@@ -61,6 +62,15 @@ def test_the_battery_rejects_a_baseline_of_dependent_draws(wrong: str, tmp_path:
     E = load_estimator(f"{changed(tmp_path, '(2 * self.samples)', wrong)}:TwoHalves")()
     with pytest.raises(AssertionError):
         check_unbiased(E, CASES["bits"])
+
+
+def test_points_of_two_calls_are_judged_by_a_z_test(tmp_path: Path) -> None:
+    """One ``x`` cannot hold them: as a half and its baseline, they would be equal."""
+    line, halves = "draw.points(2 * self.samples)", "draw.points(self.samples)"
+    two = changed(tmp_path, line, f"torch.cat([{halves}, {halves}])")
+    E = load_estimator(f"{two}:TwoHalves")()
+    assert continuous(E)
+    check_by_z_test(E, CASES["bits"])
 
 
 def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:

@@ -108,11 +108,14 @@ def one_of_each() -> list[object]:
 def continuous(E: Estimator[Any]) -> bool:
     """Return whether the outcomes of E's sampler cannot be enumerated as draws of q.
 
-    Uniforms besides points are continuous noise, except those by which SlopeCateR selects.
+    Uniforms besides points are continuous noise, except those by which SlopeCateR selects. Points
+    of several calls cannot be given as one ``x``.
     """
     key = type(E), repr(E)
     if key not in NOISY:
-        NOISY[key] = not hasattr(E, "turns") and "uniform" in dict(tape(E))
+        drawn = [name for name, _ in tape(E)]
+        has_noise = "uniform" in drawn and not hasattr(E, "turns")
+        NOISY[key] = has_noise or drawn.count("points") > 1
     return NOISY[key]
 
 
