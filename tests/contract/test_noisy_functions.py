@@ -189,25 +189,3 @@ def test_functions_are_not_kept() -> None:
     kept = called()
     gc.collect()
     assert [function() for function in kept] == [None, None]
-
-
-def test_masks_shared_in_a_step_leave_no_noise_in_differences() -> None:
-    """f is additive given the mask, so its gradient is the same for all draws and calls."""
-
-    def shared(x: Tensor) -> Tensor:
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            return torch.vmap(Dropped(), randomness="same")(x)
-
-    def gradient(f: Function, x: Tensor) -> Tensor:
-        q = bits(3)
-        IndeCateR(2, chunk_size=6)(f, q, x=x).sum().backward()
-        return q.base_dist.logits.grad
-
-    draws = torch.zeros(2, 3, D), torch.ones(2, 3, D)
-    first, second = (gradient(shared, x) for x in draws)
-    assert torch.allclose(first, second, rtol=0, atol=1e-6)
-    with pytest.warns(NoisyFunctionWarning):
-        first, second = (gradient(Dropped(), x) for x in draws)
-    assert not torch.allclose(first, second, rtol=0, atol=1e-2)
-    assert not catlog.check(shared, bits(3)).is_noisy

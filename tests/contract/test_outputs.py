@@ -1,4 +1,7 @@
-"""Functions with many outputs: structured distributions, tables, compiled, divided, in a pool."""
+"""Functions with many outputs: tables, compiled, divided, logarithms.
+
+On structured distributions: tests/frozen.
+"""
 
 import pytest
 import torch
@@ -7,31 +10,11 @@ from torch import Tensor
 import catlog
 from catlog.core.estimator import Estimator, tie
 from catlog.functions import DigitsOfSum, Sharded
-from catlog.testing import test_outputs as battery
-from catlog.testing.cases import Case, normals, seeded
+from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select
 from support.compiling import assert_compiles
 from support.gradients import assert_same
 from support.laws import integers
-from support.structured_cases import STRUCTURED_CASES
-
-CASES = ["chain", "sequence of different sizes, network(x, i)", "sequence, step", "crf"]
-CASES += ["masked subset", "ranking of the first two"]
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(
-    "E", [E for E in select(many_outputs=True).values() if "structured" in E.supports], ids=repr
-)
-def test_every_output_equals_a_call_of_its_own(E: Estimator, name: str) -> None:
-    given = STRUCTURED_CASES[name]
-
-    def features(x: Tensor) -> Tensor:
-        x = x.double()
-        return torch.cat([x.cumsum(-1), x, x.square()], -1)[..., :6]
-
-    case = Case("structured", given.theta, given.distribution, given.points, features)
-    battery.test_every_output_equals_a_call_of_its_own(E, case, (3,))
 
 
 def test_outputs_that_do_not_fit_are_named() -> None:
