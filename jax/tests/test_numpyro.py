@@ -4,7 +4,7 @@
 
 from collections.abc import Callable
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +15,12 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.contrib.control_flow import scan
+from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, TraceGraph_ELBO
 from numpyro.infer.util import log_density
 
 from catlog_jax import *
+from catlog_jax.factors import view
 from catlog_jax.numpyro import ELBO
 from support import KEY, LARGEST_Z, close, largest_z
 from torch_numbers import normals
@@ -28,12 +30,11 @@ W = jnp.asarray(normals(2, 3, seed=2))
 
 
 class Programs(NamedTuple):
-    """A model and a guide, their parameters, and how many values each discrete site has."""
+    """A model and a guide, and their parameters."""
 
     model: Callable[..., Any]
     guide: Callable[..., Any]
     params: dict[str, Any]
-    sizes: dict[str, tuple[tuple[int, ...], int]] = {}
 
 
 def vae_model() -> None:
@@ -110,48 +111,24 @@ def mixed_guide() -> None:
     numpyro.sample("b", dist.Normal(numpyro.param("means")[c], 0.7))
 
 
+VECTORS = {"z_logits": normals(2, seed=9), "c_logits": normals(3, seed=10)}
+LOCAL = {"w": W, "e": normals(3, 2, seed=3)}
+ROWS = {"w": normals(3, seed=4), "e": normals(4, 3, seed=5)}
+TREE = {"w": normals(3, seed=4), "a_logits": normals(3), "b_logits": normals(2, 3, seed=6)}
+NESTED = {"w": normals(2, 3, seed=7), "e": normals(2, 2, 4, seed=8)}
+MIXED = {"bias": normals(3), "m": np.array(0.3), "means": normals(3, seed=11), **VECTORS}
 MODELS = {
-    "local bits": Programs(
-        vae_model,
-        vae_guide,
-        {"w": W, "e": normals(3, 2, seed=3)},
-        {"z": ((4, 2), 2)},
-    ),
-    "subsampled": Programs(
-        subsampled_model,
-        subsampled_guide,
-        {"w": normals(3, seed=4), "e": normals(4, 3, seed=5)},
-        {"z": ((2,), 3)},
-    ),
-    "dependent": Programs(
-        tree_model,
-        tree_guide,
-        {"w": normals(3, seed=4), "a_logits": normals(3), "b_logits": normals(2, 3, seed=6)},
-        {"a": ((), 3), "b": ((2,), 2)},
-    ),
-    "nested plates": Programs(
-        nested_model,
-        nested_guide,
-        {"w": normals(2, 3, seed=7), "e": normals(2, 2, 4, seed=8)},
-        {"b": ((2, 2), 2), "c": ((2, 2), 3)},
-    ),
-    "continuous": Programs(
-        mixed_model,
-        mixed_guide,
-        {
-            "bias": normals(3),
-            "m": np.array(0.3),
-            "z_logits": normals(2, seed=9),
-            "c_logits": normals(3, seed=10),
-            "means": normals(3, seed=11),
-        },
-    ),
+    "local bits": Programs(vae_model, vae_guide, LOCAL),
+    "subsampled": Programs(subsampled_model, subsampled_guide, ROWS),
+    "dependent": Programs(tree_model, tree_guide, TREE),
+    "nested plates": Programs(nested_model, nested_guide, NESTED),
+    "continuous": Programs(mixed_model, mixed_guide, MIXED),
 }
 
 
 def runs(elbo: Any, name: str, count: int) -> tuple[Any, Any]:
     """Return losses and gradients, for many keys."""
-    model, guide, params = MODELS[name][:3]
+    model, guide, params = MODELS[name]
     keys = jax.random.split(KEY, count)
 
     def loss(params: Any, key: Any) -> Any:
@@ -163,20 +140,17 @@ def runs(elbo: Any, name: str, count: int) -> tuple[Any, Any]:
 
 def by_hand(name: str, params: Any = None) -> tuple[Any, Any]:
     """Return the loss and its gradient, as a sum over all values of the discrete sites."""
-    model, guide, start, sizes = MODELS[name]
+    model, guide, start = MODELS[name]
     params = start if params is None else params
-    subsets = [{}]
-    if name == "subsampled":  # the mean over all subsets of the rows; its sites have two rows
-        subsets = [
-            {"rows": jnp.array(rows)} for rows in product(range(4), range(4)) if rows[0] < rows[1]
-        ]
-    counts = {site: int(np.prod(shape)) for site, (shape, _) in sizes.items()}
-    every = product(*(range(k) for site, (_, k) in sizes.items() for _ in range(counts[site])))
-    flat, values, start = jnp.array(list(every)), {}, 0
-    for site, (shape, _) in sizes.items():
-        values[site] = flat[:, start : start + counts[site]].reshape(-1, *shape)
-        start += counts[site]
-    scale = 2.0 if name == "subsampled" else 1.0
+    subsets, scale = [{}], 1.0
+    if name == "subsampled":  # the mean over all subsets of two of the four rows
+        subsets, scale = [{"rows": jnp.array(rows)} for rows in combinations(range(4), 2)], 2.0
+    sites = trace(seed(substitute(guide, data=params), KEY)).get_trace().items()
+    discrete = {site: view(at["fn"]) for site, at in sites if at["type"] == "sample"}
+    every = product(*(range(q.k) for q in discrete.values() for _ in range(q.d)))
+    flat, values = jnp.array(list(every)), {}
+    for site, q in discrete.items():
+        values[site], flat = flat[:, : q.d].reshape(-1, *q.shape), flat[:, q.d :]
 
     def loss(params: Any) -> Any:
         def term(values: Any, rows: Any) -> Any:
@@ -200,7 +174,7 @@ def test_exact_is_the_sum_over_all_values(name: str) -> None:
 ESTIMATORS = {
     "local bits": [RLOO(2), IndeCateR(), SCateR(), DisARM(), SlopeCateR(2)],
     "subsampled": [Exact(), RLOO(2), IndeCateR(), UnorderedSet(2)],
-    "dependent": [Reinforce(), RLOO(2), SCateR()],
+    "dependent": [Reinforce(), RLOO(2), SCateR(), UnorderedSet(2)],
     "nested plates": [RLOO(2), SCateR()],
 }
 
@@ -273,7 +247,7 @@ def test_elements_of_a_plate_have_their_own_baselines() -> None:
 
 @pytest.mark.parametrize("E", [RLOO(4), ReinMax(2), GumbelSoftmax(2, hard=True)], ids=str)
 def test_svi_lowers_the_loss(E: Estimator) -> None:
-    model, guide, params = MODELS["local bits"][:3]
+    model, guide, params = MODELS["local bits"]
     svi = SVI(model, guide, optax.adam(0.05), ELBO(E, num_particles=2))
     start = svi.init(KEY, init_params=params)
     params = svi.run(KEY, 50, init_state=start, progress_bar=False).params
@@ -321,7 +295,7 @@ def test_estimators_that_do_not_take_the_sites_are_refused() -> None:
     with pytest.raises(TypeError, match="ReinMax takes Bernoulli or OneHot") as caught:
         ELBO(ReinMax()).loss(KEY, {}, latent("c", THREE), latent("c", THREE))
     assert caught.value.__notes__[0] == "q has the discrete sites of the guide: c."
-    model, guide, params = MODELS["dependent"][:3]
+    model, guide, params = MODELS["dependent"]
     with pytest.raises(TypeError, match="IndeCateR takes independent variables"):
         ELBO(IndeCateR()).loss(KEY, params, model, guide)
     for E in (REBAR(), GumbelSoftmax()):

@@ -61,8 +61,12 @@ def test_a_function_without_a_derivative_is_refused_while_tracing(E: Estimator, 
         jax.eval_shape(lambda z: loss(E, z, f), ZEROS)
 
 
-def f_that_fails_at(category: int) -> Any:
-    return lambda x: jnp.where((x[0] == category), jnp.nan, first(0.4, jax.nn.one_hot(x, 3)))
+def f_that_fails_at(category: int, seen: set[int]) -> Any:
+    def f(x: Any) -> Any:
+        jax.debug.callback(lambda c: seen.update(np.ravel(c).tolist()), x[0])
+        return jnp.where(x[0] == category, jnp.nan, first(0.4, jax.nn.one_hot(x, 3)))
+
+    return f
 
 
 @pytest.mark.parametrize(
@@ -72,12 +76,15 @@ def f_that_fails_at(category: int) -> Any:
 )
 def test_impossible_categories_are_never_seen_and_have_no_gradient(E: Estimator) -> None:
     logits = Q["integers"].logits.at[0, 1].set(-jnp.inf)
-    g = lambda z: E(KEY, f_that_fails_at(1), Categorical(z))  # noqa: E731
+    seen: set[int] = set()
+    g = lambda z: E(KEY, f_that_fails_at(1, seen), Categorical(z))  # noqa: E731
     value, gradient = jax.jit(jax.value_and_grad(g))(logits)
+    jax.effects_barrier()
+    assert {0} <= seen <= {0, 2}
     close(value, value)
     close(gradient[0, 1], 0.0)
     close(gradient, gradient)
-    assert jnp.isnan(Exact()(KEY, f_that_fails_at(2), Categorical(logits)))
+    assert jnp.isnan(Exact()(KEY, f_that_fails_at(2, seen), Categorical(logits)))
 
 
 def test_a_batch_is_a_map() -> None:

@@ -16,59 +16,41 @@ __all__ = ["Autoregressive", "DependentFactors", "MarkovChain"]
 class DependentFactors(Factors):
     """Variables that depend on earlier ones. Points are category numbers ``[d]``."""
 
-    def redraw(self, u: Array, index: Array, kept: Array) -> Array:
-        """Return category numbers ``[d]`` of one point: those of ``index`` where they are
-        ``kept``, and drawn from uniforms ``[d]`` elsewhere, given the earlier ones."""
-        raise NotImplementedError
-
-    def from_uniforms(self, u: Array) -> Array:
-        none = jnp.zeros(self.d, jnp.int32)
-        return jax.vmap(lambda u: self.redraw(u, none, none > 0))(u)
-
 
 class Chain(DependentFactors):
     """Variables whose conditionals are made by :meth:`advance`, one step after the other."""
 
-    def start(self) -> Any:
-        """Return the state before the first variable."""
-        raise NotImplementedError
+    length: int
+    init: Any  # the state before the first variable
 
     def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
         """Return the next state and the logits ``[k]``, given the previous category (first: k)."""
         raise NotImplementedError
 
     @property
+    def d(self) -> int:
+        return self.length
+
+    @property
     def real(self) -> Any:
         first = jax.ShapeDtypeStruct((), jnp.int32)
-        logits = jax.eval_shape(lambda i: self.advance(self.start(), i)[1], first)
+        logits = jax.eval_shape(lambda i: self.advance(self.init, i)[1], first)
         return jnp.promote_types(logits.dtype, jnp.float32)
 
-    def walk(
-        self, choose: Callable[[Any, Array, Any], tuple[Any, Array]], carry: Any, xs: Any
-    ) -> Array:
-        """Return the categories ``[d]`` that ``choose(carry, probs, x) -> (carry, category)``
-        takes from the conditional probabilities ``[k]`` of every variable in turn."""
-
-        def step(state: Any, x: Any) -> tuple[Any, Array]:
-            inner, previous, carry = state
-            inner, logits = self.advance(inner, previous)
-            carry, category = choose(carry, jax.nn.softmax(stop_gradient(logits)), x)
-            category = category.astype(jnp.int32)
-            return (inner, category, carry), category
-
-        return jax.lax.scan(step, (self.start(), jnp.int32(self.k), carry), xs)[1]
-
     def redraw(self, u: Array, index: Array, kept: Array) -> Array:
-        def choose(carry: None, probs: Array, now: Any) -> tuple[None, Array]:
-            u, category, kept = now
-            return None, jnp.where(kept, category, inverse_cdf(probs, u))
+        def step(state: Any, now: Any) -> tuple[Any, Array]:
+            u, category, is_kept = now
+            inner, logits = self.advance(*state)
+            drawn = inverse_cdf(jax.nn.softmax(stop_gradient(logits)), u)
+            category = jnp.where(is_kept, category, drawn).astype(jnp.int32)
+            return (inner, category), category
 
-        return self.walk(choose, None, (u, index, kept))
+        return jax.lax.scan(step, (self.init, jnp.int32(self.k)), (u, index, kept))[1]
 
     def log_conditionals(self, index: Array) -> Array:
         def of_one(index: Array) -> Array:
             previous = jnp.concatenate([jnp.full(1, self.k, jnp.int32), index[:-1]])
-            logits = jax.lax.scan(self.advance, self.start(), previous)[1]
+            logits = jax.lax.scan(self.advance, self.init, previous)[1]
             return jax.nn.log_softmax(logits.astype(self.real), -1)
 
         return jax.vmap(of_one)(index)
@@ -92,16 +74,11 @@ class MarkovChain(Chain):
     transition: Array
     length: int = static()
 
-    @property
-    def d(self) -> int:
-        return self.length
+    init = ()
 
     @property
     def k(self) -> int:
         return self.initial.shape[-1]
-
-    def start(self) -> Any:
-        return ()
 
     def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
         return state, jnp.concatenate([self.transition, self.initial[None]])[previous]
@@ -135,15 +112,8 @@ class Autoregressive(Chain):
     categories: int = static()
 
     @property
-    def d(self) -> int:
-        return self.length
-
-    @property
     def k(self) -> int:
         return self.categories
-
-    def start(self) -> Any:
-        return self.init
 
     def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
         return self.step(self.params, state, previous)

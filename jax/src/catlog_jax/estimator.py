@@ -24,9 +24,8 @@ from jax import Array
 from jax.lax import stop_gradient
 
 from .evaluator import Evaluator, Function
-from .factors import Bernoulli, Categorical, Factors, IndependentFactors, OneHot, RelaxableFactors
+from .factors import Factors, view
 from .randomness import Randomness
-from .view import view
 
 __all__ = ["Estimate", "Estimator"]
 
@@ -34,6 +33,12 @@ Q = TypeVar("Q", bound=Factors)
 Count = Annotated[int, "at least 1"]
 Positive = Annotated[float | Array, "positive"]
 Share = Annotated[float, "in [0, 1]"]
+
+KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("True or False", lambda v: isinstance(v, bool)),
+    Positive: ("positive", lambda v: is_number(v) and not (isinstance(v, int | float) and v <= 0)),
+    Share: ("in [0, 1]", lambda v: is_number(v) and 0 <= v <= 1),
+}
 
 TWICE = (
     "E(key, f, q): this estimate has an unbiased first derivative, but not a second one. For "
@@ -81,10 +86,11 @@ class Estimator(Generic[Q]):
         least_samples: the fewest draws that the method works with.
     """
 
-    accepts: ClassVar[Any] = Factors
+    accepts: ClassVar[type[Factors]] = Factors
     arrays: ClassVar[tuple[str, ...]] = ()
     unbiased: ClassVar[bool] = True
     twice: ClassVar[bool] = False
+    differentiates_f: ClassVar[bool] = False
     many_outputs: ClassVar[bool] = True
     least_samples: ClassVar[int] = 1
 
@@ -117,10 +123,6 @@ class Estimator(Generic[Q]):
             or (field.name == "samples" and field.default is not MISSING)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-    @property
-    def differentiates_f(self) -> bool:
-        return False
 
     def estimate(self, f: Evaluator, q: Q, draw: Randomness) -> Estimate:
         """Return the value of the estimate, and a surrogate that has its gradient.
@@ -155,9 +157,9 @@ class Estimator(Generic[Q]):
             options: what a method takes besides; see its class.
         """
         factors = self.view(q)
-        noise = (noise,) if isinstance(noise, jax.Array) else noise
+        tape = None if noise is None else [noise] if isinstance(noise, Array) else list(noise)
         points = None if x is None else self._checked_points(x, factors)
-        draw = Randomness(key, factors, points, noise)
+        draw = Randomness(key, factors, points, tape)
         result = self.evaluate(f, factors, draw, outputs=outputs, **options)
         draw.check_used(type(self).__name__)
         return result
@@ -217,7 +219,7 @@ class Estimator(Generic[Q]):
         factors = view(q)
         if not isinstance(factors, self.accepts):
             raise TypeError(
-                f"q: {type(self).__name__} takes {TAKES.get(self.accepts, self.accepts)}, but "
+                f"q: {type(self).__name__} takes {self.accepts.kinds}, but "
                 f"{type(factors).__name__} was given."
             )
         return factors
@@ -234,12 +236,9 @@ class Estimator(Generic[Q]):
         return stop_gradient(x).astype(like.dtype)
 
 
-TAKES: dict[Any, str] = {
-    IndependentFactors: f"independent variables ({Categorical.__name__}, {OneHot.__name__}, "
-    f"{Bernoulli.__name__})",
-    RelaxableFactors: f"{Bernoulli.__name__} or {OneHot.__name__}",
-    Bernoulli: Bernoulli.__name__,
-}
+def is_number(value: object) -> bool:
+    """Return whether a setting may be a number, perhaps traced."""
+    return not isinstance(value, bool | str)
 
 
 def check_setting(owner: str, name: str, value: object, kind: Any, least: int = 1) -> None:
@@ -250,20 +249,12 @@ def check_setting(owner: str, name: str, value: object, kind: Any, least: int = 
     ValueError: Exact: `limit` must be an int of at least 1, but it is 0.
     """
     kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-    is_number = not isinstance(value, bool | str)
-    if kinds[0] is Count:
-        wanted, fits = f"an int of at least {least}", type(value) is int and value >= least
-    elif get_origin(kinds[0]) is Literal:
-        wanted, fits = f"one of {', '.join(map(repr, get_args(kind)))}", value in get_args(kind)
-    elif kinds[0] is bool:
-        wanted, fits = "True or False", isinstance(value, bool)
-    elif kinds[0] is Positive and isinstance(value, int | float):
-        wanted, fits = "positive", is_number and value > 0
-    elif kinds[0] is Share and isinstance(value, int | float):
-        wanted, fits = "in [0, 1]", is_number and 0 <= value <= 1
-    else:
-        wanted, fits = "a number", is_number
-    if not fits and not (value is None and type(None) in kinds):
+    wanted, test = KINDS.get(kinds[0], ("a number", is_number))
+    if get_origin(kinds[0]) is Literal:
+        wanted, test = f"one of {', '.join(map(repr, get_args(kind)))}", get_args(kind).__contains__
+    elif kinds[0] is Count:
+        wanted, test = f"an int of at least {least}", lambda v: type(v) is int and v >= least
+    if not test(value) and not (value is None and type(None) in kinds):
         raise ValueError(f"{owner}: `{name}` must be {wanted}, but it is {value!r}.")
 
 

@@ -1,6 +1,7 @@
 """f as estimators call it. The user's f takes ONE point."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 from jax.lax import stop_gradient
 
-from .factors import Factors, IndependentFactors, RelaxableFactors, expand
+from .factors import Factors, RelaxableFactors, expand
 
 __all__ = ["Evaluator"]
 
@@ -28,6 +29,7 @@ NOT_SCALAR = (
 )
 
 
+@dataclass
 class Evaluator:
     """f, for one call of an estimator. Its values are floats of at least 32 bits, ``[n, *out]``.
 
@@ -40,22 +42,17 @@ class Evaluator:
         evaluations: how many of f were asked for.
     """
 
-    def __init__(
-        self,
-        f: Function,
-        q: Factors,
-        chunk_size: int | None = None,
-        outputs: bool = False,
-        batch: int = 1,
-    ) -> None:
-        if not callable(f):
-            raise TypeError(f"f must be a function of one point, but {type(f).__name__} was given.")
-        self.f = f
-        self.q = q
-        self.chunk_size = chunk_size
-        self.outputs = outputs
-        self.batch = batch
-        self.evaluations = 0
+    f: Function
+    q: Factors
+    chunk_size: int | None = None
+    outputs: bool = False
+    batch: int = 1
+    evaluations: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.f):
+            name = type(self.f).__name__
+            raise TypeError(f"f must be a function of one point, but {name} was given.")
 
     def one(self, x: Array) -> Array:
         """Return f at one point, checked while it is traced."""
@@ -119,16 +116,14 @@ class Evaluator:
 
         The compiler shares the values of f with those of a call at the same points.
         """
-        q = self.q
+        q, f = self.q, self.constant
         assert isinstance(q, RelaxableFactors)
         self.check_dependence()
         shared = self.evaluations
-        slopes = self.map(jax.jacrev(self.constant), stop_gradient(x))  # [n, *out, *event]
+        of_table = jax.jacrev(lambda table: f(q.to_point(table[None])[0]))
+        slopes = self.map(of_table, q.drawn(stop_gradient(x)))  # [n, *out, d, k]
         self.evaluations = shared
-        n, out = len(x), slopes.shape[1 : slopes.ndim - x.ndim + 1]
-        flat = slopes.reshape(n * prod(out), *x.shape[1:])
-        table = q.by_category(flat).reshape(n, prod(out), q.d, q.k)
-        return jnp.moveaxis(table, 1, -1).reshape(n, q.d, q.k, *out)
+        return jnp.moveaxis(slopes, (-2, -1), (1, 2))
 
     def check_dependence(self) -> None:
         """Raise if the tangent of f in x is a symbolic zero. It runs while tracing only."""
@@ -149,29 +144,41 @@ class Evaluator:
         if not any(depends):
             raise ValueError(NOT_DIFFERENTIABLE)
 
-    def neighbours(self, x: Array, fx: Array, variables: Array | None = None) -> Array:
-        """Return ``f(x with x_i = k) - f(x)``, ``[n, m, k, *out]``, constants, for all variables or
-        the given ``[n, m]``. An impossible category has 0, and f never sees it."""
-        q, k, f = self.q, self.q.k, self.constant
-        assert isinstance(q, IndependentFactors)
-        n, fx = len(x), stop_gradient(fx)
-        index = q.index(x)
+    def neighbours(
+        self,
+        index: Array,
+        fx: Array,
+        possible: Array,
+        variables: Array | None = None,
+        moved: Callable[[Array, Array, Array], Array] | None = None,
+    ) -> Array:
+        """Return ``f(x with x_i = c) - f(x)`` for all categories, ``[n, m, k, *out]``, constants.
+
+        An impossible category has 0, and f never sees it.
+
+        Args:
+            index: the category numbers of the points x, ``[n, d]``.
+            fx: f there.
+            possible: whether a category can be drawn, ``[n, d, k]`` or ``[1, d, k]``.
+            variables: those to change, ``[n, m]``; None: all.
+            moved: ``moved(row, i, c)`` is what x_i = c makes of a point; None: the others stay.
+        """
+        (n, d), k, f, q = index.shape, self.q.k, self.constant, self.q
         if variables is None:
-            variables = jnp.broadcast_to(jnp.arange(q.d), (n, q.d))
+            variables = jnp.broadcast_to(jnp.arange(d), (n, d))
+        change_one = lambda row, i, c: jnp.where(jnp.arange(d) == i, c, index[row])  # noqa: E731
+        change = moved or change_one
+        row = jnp.arange(n)[:, None, None]
         drawn = jnp.take_along_axis(index, variables, 1)[..., None]  # [n, m, 1]
         category = (drawn + jnp.arange(1, k)) % k
-        possible = q.possible[variables[..., None], category]
+        possible = jnp.broadcast_to(possible, (n, d, k))[row, variables[..., None], category]
         seen = jnp.where(possible, category, drawn)
-        row = jnp.broadcast_to(jnp.arange(n)[:, None, None], seen.shape)
-        variable = jnp.broadcast_to(variables[..., None], seen.shape)
-
-        def moved(row: Array, i: Array, c: Array) -> Array:
-            at = jnp.where(jnp.arange(q.d) == i, c, index[row])
-            return f(q.point(at[None])[0])
-
-        values = self.map(moved, row.ravel(), variable.ravel(), seen.ravel())
-        values = values.reshape(seen.shape + values.shape[1:])
-        change = jnp.where(expand(possible, values), values - fx[:, None, None], 0.0)
-        change = jnp.concatenate([change, jnp.zeros_like(change[:, :, :1])], 2)
+        each = jnp.broadcast_arrays(row, variables[..., None], seen)
+        values = self.map(
+            lambda *at: f(q.point(change(*at)[None])[0]), *(part.ravel() for part in each)
+        )
+        values = values.reshape(seen.shape + values.shape[1:]) - stop_gradient(fx)[:, None, None]
+        values = jnp.where(expand(possible, values), values, 0.0)
+        values = jnp.concatenate([values, jnp.zeros_like(values[:, :, :1])], 2)
         turn = (jnp.arange(k) - drawn - 1) % k  # category c is change c - drawn - 1
-        return jnp.take_along_axis(change, expand(turn, change), 2)
+        return jnp.take_along_axis(values, expand(turn, values), 2)

@@ -46,6 +46,12 @@ def expand(weights: Array, like: Array) -> Array:
     return weights.reshape(weights.shape + (1,) * (like.ndim - weights.ndim))
 
 
+def ratio(top: Array | float, bottom: Array, otherwise: Array | float) -> Array:
+    """Return top / bottom, and what to put where bottom is 0."""
+    known = bottom > 0
+    return jnp.where(known, top / jnp.where(known, bottom, 1.0), otherwise)
+
+
 def inverse_cdf(probs: Array, u: Array) -> Array:
     """Return the category whose interval of the CDF contains u, never an impossible one."""
     cdf = jnp.cumsum(probs, -1)
@@ -62,13 +68,12 @@ class Factors:
     """A distribution over x = (x_1, ..., x_d), as the product of its conditionals.
 
     Attributes:
-        form: how f sees points: bits, integers or one-hot vectors.
         d: the number of variables.
         k: the largest number of categories of a variable.
         real: the dtype of probabilities and uniforms, float32 or wider.
     """
 
-    form: ClassVar[str] = "integers"
+    kinds: ClassVar[str] = "any distribution"
 
     @property
     def d(self) -> int:
@@ -82,9 +87,16 @@ class Factors:
     def real(self) -> Any:
         raise NotImplementedError
 
+    def redraw(self, u: Array, index: Array, kept: Array) -> Array:
+        """Return category numbers ``[d]`` of one point: those of ``index`` where they are
+        ``kept``, and made by the inverse CDF from uniforms ``[d]`` elsewhere, given the earlier
+        ones."""
+        raise NotImplementedError
+
     def from_uniforms(self, u: Array) -> Array:
         """Return the category numbers that the inverse CDF makes from uniforms ``[n, d]``."""
-        raise NotImplementedError
+        none = jnp.zeros(self.d, jnp.int32)
+        return jax.vmap(lambda u: self.redraw(u, none, none > 0))(u)
 
     def log_conditionals(self, index: Array) -> Array:
         """Return log q(x_i = k | x_<i), ``[n, d, k]`` or ``[1, d, k]``; -inf where impossible."""
@@ -121,6 +133,7 @@ class IndependentFactors(Factors):
     A logit of -inf masks a category: f never sees it, and it has no gradient.
     """
 
+    kinds = "independent variables (Categorical, OneHot, Bernoulli)"
     logits: Array
 
     @property
@@ -138,7 +151,7 @@ class IndependentFactors(Factors):
 
     @property
     def real(self) -> Any:
-        return jnp.promote_types(self.logits.dtype, jnp.float32)
+        return jnp.result_type(self.logits, jnp.float32)
 
     @property
     def log_probs(self) -> Array:
@@ -165,8 +178,8 @@ class IndependentFactors(Factors):
         """Log-probabilities ``[d, k]``, 0 without a gradient for impossible categories."""
         return jnp.where(self.possible, self.log_probs, 0.0)
 
-    def from_uniforms(self, u: Array) -> Array:
-        return inverse_cdf(self.p, u)
+    def redraw(self, u: Array, index: Array, kept: Array) -> Array:
+        return jnp.where(kept, index, inverse_cdf(self.p, u))
 
     def log_conditionals(self, index: Array) -> Array:
         return self.log_probs[None]
@@ -192,10 +205,6 @@ class IndependentFactors(Factors):
         mean = gradient.sum(1, keepdims=True) / possible.sum(1, keepdims=True)
         return (expand(zero(self.table), gradient) * (gradient - possible * mean)).sum((0, 1))
 
-    def squared_norm(self, gradient: Array) -> Array:
-        """Return the squared norm of a gradient ``[d, k]`` in the logits."""
-        return (gradient**2).sum()
-
 
 def times_jacobian(p: Array, table: Array) -> Array:
     """Return J(p) times a table ``[..., w]``, where J(p) = diag(p) - p p^T."""
@@ -206,43 +215,24 @@ def times_jacobian(p: Array, table: Array) -> Array:
 class RelaxableFactors(IndependentFactors):
     """Bits or one-hot vectors: points are reals, in which f may have a derivative."""
 
+    kinds = "Bernoulli or OneHot"
+
+    @property
+    def scores(self) -> Array:
+        """Logits ``[d, w]``, with w = k for a one-hot vector; w = 1 for a bit: its log-odds."""
+        return self.table
+
     def drawn(self, x: Array) -> Array:
         """Return points as tables of ones and zeros, ``[n, d, k]``."""
         raise NotImplementedError
 
     def to_point(self, table: Array) -> Array:
-        """Return tables ``[n, d, k]`` as points."""
+        """Return tables ``[n, d, k]``, or the last w columns of such, as points."""
         raise NotImplementedError
-
-    def by_category(self, slope: Array) -> Array:
-        """Return the derivative of f in points as tables ``[n, d, k]``."""
-        raise NotImplementedError
-
-    # Coordinates of the logits: k numbers per one-hot vector, w = 1 per bit. J(p) is the same.
-
-    def coordinates(self, x: Array) -> Array:
-        """Return points by coordinates of the logits, ``[n, d, w]``."""
-        return self.drawn(x)
-
-    def from_coordinates(self, table: Array) -> Array:
-        """Return points by their coordinates ``[n, d, w]``."""
-        return self.to_point(table)
-
-    def coordinates_of_q(self) -> tuple[Array, Array]:
-        """Return the probabilities ``[d, w]``, a constant, and the differentiable logits."""
-        return self.p, self.table
 
     def through(self, x: Array, table: Array) -> Array:
         """Return the points x exactly, with the derivative of the tables ``[n, d, k]``."""
         return stop_gradient(x) + self.to_point(zero(table)).astype(x.dtype)
-
-    def weighted(self, x: Array, straight: float | Array, outer: float | Array) -> Array:
-        r"""Return the points x, through which the slope G of f is differentiated as
-        :math:`(a J(p) + b (x - p)(x - p)^\top) G` in the logits of each variable."""
-        above = self.drawn(x) - self.p
-        along = (above * self.table).sum(-1, keepdims=True)
-        moved = straight * times_jacobian(self.p, self.table) + outer * above * along
-        return self.through(x, moved)
 
 
 @pytree
@@ -272,8 +262,6 @@ class OneHot(RelaxableFactors):
 
     logits: Array
 
-    form = "one-hot"
-
     def index(self, x: Array) -> Array:
         return stop_gradient(x).reshape(len(x), self.d, self.k).argmax(-1).astype(jnp.int32)
 
@@ -285,9 +273,6 @@ class OneHot(RelaxableFactors):
 
     def to_point(self, table: Array) -> Array:
         return table.reshape(len(table), *self.logits.shape).astype(self.logits.dtype)
-
-    def by_category(self, slope: Array) -> Array:
-        return slope.reshape(len(slope), self.d, self.k).astype(self.real)
 
 
 @pytree
@@ -303,7 +288,7 @@ class Bernoulli(RelaxableFactors):
 
     logits: Array
 
-    form = "bits"
+    kinds = "Bernoulli"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -329,6 +314,10 @@ class Bernoulli(RelaxableFactors):
         certain = jnp.stack([-self.flat, self.flat], -1)  # +-inf
         return jnp.where(jnp.isinf(certain), jnp.where(certain > 0, 0.0, -jnp.inf), pair)
 
+    @property
+    def scores(self) -> Array:
+        return self.odds[:, None]
+
     def log_prob_at(self, x: Array) -> Array:
         bits = stop_gradient(x).reshape(len(x), self.d).astype(self.real)
         return (bits * self.odds - jax.nn.softplus(self.odds)).sum(-1)
@@ -336,29 +325,62 @@ class Bernoulli(RelaxableFactors):
     def point(self, index: Array) -> Array:
         return index.reshape(len(index), *self.shape).astype(self.logits.dtype)
 
-    def with_odds_gradient(self, gradient: Array) -> Array:
-        """Return zeros ``[*out]`` with this gradient ``[d, *out]`` in the log-odds."""
-        return (expand(zero(self.odds), gradient) * stop_gradient(gradient)).sum(0)
-
-    def squared_norm(self, gradient: Array) -> Array:
-        return (gradient[:, 1] ** 2).sum()
-
     def drawn(self, x: Array) -> Array:
         bits = x.reshape(len(x), self.d).astype(self.real)
         return jnp.stack([1 - bits, bits], -1)
 
     def to_point(self, table: Array) -> Array:
-        return self.point(table[..., 1])
+        return self.point(table[..., -1])
 
-    def by_category(self, slope: Array) -> Array:
-        flat = slope.reshape(len(slope), self.d).astype(self.real)
-        return jnp.stack([jnp.zeros_like(flat), flat], -1)
 
-    def coordinates(self, x: Array) -> Array:
-        return x.reshape(len(x), self.d, 1).astype(self.real)
+# The classes of distrax and NumPyro begin with these names, which saves importing them.
+NAMES: dict[str, type[IndependentFactors]] = {
+    "Bernoulli": Bernoulli,
+    "Categorical": Categorical,
+    "OneHotCategorical": OneHot,
+}
+WRAPPERS = ("Independent", "ExpandedDistribution", "MaskedDistribution")
 
-    def from_coordinates(self, table: Array) -> Array:
-        return self.point(table[..., 0])
 
-    def coordinates_of_q(self) -> tuple[Array, Array]:
-        return self.p[:, 1:], self.odds[:, None]
+def view(q: Any) -> Factors:
+    """Return q as factors. All dimensions of a distribution of distrax or NumPyro are variables of
+    one point, those of its batch too.
+
+    >>> import jnp as jnp
+    >>> view(Categorical(jnp.zeros((3, 2)))).d
+    3
+    """
+    if isinstance(q, Factors):
+        factors = q
+    else:
+        shape = tuple(getattr(q, "batch_shape", ())) + tuple(getattr(q, "event_shape", ()))
+        while type(q).__name__ in WRAPPERS:
+            q = getattr(q, "base_dist", None) or q.distribution
+        name = type(q).__name__
+        cls = NAMES.get(name.removesuffix("Logits").removesuffix("Probs"))
+        if cls is None or not hasattr(q, "logits"):
+            raise TypeError(
+                "q must be one of Bernoulli, Categorical, OneHot, MarkovChain, Autoregressive, or "
+                f"such a distribution of distrax or NumPyro, but it is {name}."
+            )
+        logits = q.logits
+        tail = logits.shape[-1:] if cls is Categorical else ()
+        factors = cls(jnp.broadcast_to(logits, shape + tail))  # type: ignore[call-arg]
+    if isinstance(factors, IndependentFactors):
+        check_logits(factors)
+    return factors
+
+
+def check_logits(q: IndependentFactors) -> None:
+    """Raise unless the logits are floats of at least one variable and category."""
+    name, logits = type(q).__name__, q.logits
+    least = 0 if isinstance(q, Bernoulli) else 1
+    kind = getattr(logits, "dtype", None)
+    if kind is None or not jnp.issubdtype(kind, jnp.floating):
+        given = kind or f"a {type(logits).__name__}"
+        raise TypeError(f"{name}: `logits` must be floats in an array, but they are {given}.")
+    if logits.ndim < least or logits.size == 0:
+        raise ValueError(
+            f"{name}: `logits` must have shape [*variables{', k' * least}] with at least one "
+            f"variable, but their shape is {logits.shape}."
+        )

@@ -11,18 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.custom_batching import custom_vmap
 from jax.lax import all_gather, axis_index, stop_gradient
 from numpyro import infer
 from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.ops.provenance import eval_provenance
 
 from .dependent import DependentFactors
 from .estimator import Estimator
-from .estimators.control_variates import REBAR
-from .estimators.straight_through import GumbelSoftmax
-from .factors import Bernoulli, Categorical, IndependentFactors, inverse_cdf
+from .estimators.through import REBAR, GumbelSoftmax
+from .factors import Bernoulli, Categorical, IndependentFactors, inverse_cdf, view
 from .randomness import Randomness
-from .view import view
 
 Message = dict[str, Any]  # a site, as NumPyro describes it
 Term = tuple[int, str]  # of the bound: 1 for sites of the model, -1 for the guide's, and the name
@@ -40,7 +38,7 @@ class ELBO(infer.ELBO):  # type: ignore[misc]  # NumPyro is untyped here
     - *Discrete sites* of the guide are Bernoulli or Categorical, of any shape. If none depends on
       another, they are independent variables: for all estimators but REBAR if they are bits, else
       for those that take category numbers. If some do, they are one distribution of dependent
-      variables, for Reinforce, RLOO, VIMCO, SCateR and Exact.
+      variables, for Reinforce, RLOO, VIMCO, UnorderedSet, SCateR and Exact.
     - *Continuous sites* of the guide are reparameterised. They may depend on discrete sites, and
       discrete sites on them.
     - *Plates*, also with subsampling: every element of those plates that contain all discrete sites
@@ -141,9 +139,9 @@ class Programs:
             if sign < 0 and not (site["is_observed"] or site["fn"].has_rsample)
         }
         values = {name: site["value"] for name, site in self.discrete.items()}
-        changed = changing(self.outcomes, values)
-        self.is_dependent = any(name in changed for name in self.discrete)
-        self.terms = [term for term in self.first if term in changed]
+        logits, terms = eval_provenance(self.outcomes, **values)  # the values that each is made of
+        self.is_dependent = any(logits.values())
+        self.terms = [term for term in self.first if terms[term]]
         plates = [set(dimensions(self.first[term])) for term in self.terms]
         self.plates = sorted(set.intersection(*plates)) if plates else []
         sizes = [self.rows(site, site["value"]).shape[1] for site in self.discrete.values()]
@@ -162,11 +160,11 @@ class Programs:
             if site["type"] in ("sample", "mutable")
         }
 
-    def outcomes(self, values: dict[str, Array]) -> dict[Any, Array]:
-        """Return the terms of the bound and, by name, the logits of the discrete sites."""
+    def outcomes(self, **values: Array) -> tuple[dict[str, Array], dict[Term, Array]]:
+        """Return the logits of the discrete sites, and the terms of the bound."""
         sites = self.run(lambda site: values.get(site["name"]))
         logits = {name: factors_of(sites[-1, name]).logits for name in values}
-        return {**logits, **{term: log_prob(site) for term, site in sites.items()}}
+        return logits, {term: log_prob(site) for term, site in sites.items()}
 
     def rows(self, site: Message, table: Array, rest: int = 0) -> Array:
         """Return the rows of a table of a site, whose last dimensions are the rest."""
@@ -303,53 +301,34 @@ def log_prob(site: Message) -> Array:
     return table if site["scale"] is None else table * site["scale"]
 
 
-def changing(function: Callable[..., dict[Any, Array]], values: dict[str, Array]) -> set[Any]:
-    """Return the names of those results of a function that change with any of the values.
-
-    They are those that become batched where the values are.
-    """
-    names = set()
-
-    def outcomes(values: dict[str, Array]) -> None:
-        for name, result in function(values).items():
-            probe = custom_vmap(lambda x: x)
-
-            @probe.def_vmap
-            def rule(size: int, is_batched: Any, x: Array, name: Any = name) -> Any:
-                names.add(name)
-                return x, is_batched[0]
-
-            probe(result)
-
-    batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), values)
-    jax.eval_shape(jax.vmap(outcomes, axis_size=2), batched)
-    return names
-
-
 def check(sites: dict[Term, Message]) -> None:
     """Raise if a site cannot be estimated."""
-    latent = {term for term, site in sites.items() if not site.get("is_observed", True)}
     for (sign, name), site in sites.items():
-        place, problem = "guide" if sign < 0 else "model", None
-        if site["type"] == "mutable":
-            problem = "is mutable, which is not supported. Pass its value as an argument"
-        elif site["is_observed"]:
-            pass
-        elif sign > 0 and (-1, name) not in latent:
-            problem = "is not in the guide. Add it there, or sum it out (TraceEnum_ELBO)"
-        elif sign < 0 and (1, name) not in latent and not site["infer"].get("is_auxiliary"):
-            problem = (
-                "is not in the model. If that is meant, mark it by infer={'is_auxiliary': True}"
-            )
-        elif sign < 0 and not site["fn"].has_rsample:
-            try:
-                view(site["fn"])
-            except TypeError:
-                problem = (
-                    f"is {type(site['fn']).__name__}, which is neither reparameterised nor "
-                    "Bernoulli or Categorical. Use TraceGraph_ELBO"
-                )
-            if site.get("_control_flow_done"):
-                problem = "is discrete, and in control flow. Write the loop in Python"
+        problem = problem_of(site, sites.get((-sign, name)), sign < 0)
         if problem:
+            place = "guide" if sign < 0 else "model"
             raise NotImplementedError(f"ELBO: site {name!r} of the {place} {problem}.")
+
+
+def problem_of(site: Message, other: Message | None, in_guide: bool) -> str | None:
+    """Return why a site cannot be estimated, given the other program's site of that name."""
+    if site["type"] == "mutable":
+        return "is mutable, which is not supported. Pass its value as an argument"
+    if site["is_observed"]:
+        return None
+    if other is None or other.get("is_observed", True):
+        if not in_guide:
+            return "is not in the guide. Add it there, or sum it out (TraceEnum_ELBO)"
+        if not site["infer"].get("is_auxiliary"):
+            return "is not in the model. If that is meant, mark it by infer={'is_auxiliary': True}"
+    if in_guide and not site["fn"].has_rsample:
+        if site.get("_control_flow_done"):
+            return "is discrete, and in control flow. Write the loop in Python"
+        try:
+            view(site["fn"])
+        except TypeError:
+            return (
+                f"is {type(site['fn']).__name__}, which is neither reparameterised nor Bernoulli "
+                "or Categorical. Use TraceGraph_ELBO"
+            )
+    return None

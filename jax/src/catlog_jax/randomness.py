@@ -1,5 +1,6 @@
 """Where a call takes its randomness from: a key, or what the caller provides."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -14,27 +15,24 @@ __all__ = ["Randomness"]
 Sampling = Literal["independent", "antithetic", "latin"]
 
 
+@dataclass
 class Randomness:
     """The randomness of one call: a tape. Its i-th uniforms are made from ``fold_in(key, i)``.
 
     Attributes:
         q: the factors that points are drawn from.
         x: the points that were given, or None.
+        noise: the uniforms that were given and are still to be used, or None.
+        requests: how often uniforms were asked for.
+        reads_points: whether points were asked for.
     """
 
-    def __init__(
-        self,
-        key: Array,
-        q: Factors,
-        x: Array | None = None,
-        noise: tuple[Array, ...] | None = None,
-    ) -> None:
-        self.key = key
-        self.q = q
-        self.x = x
-        self.noise = None if noise is None else list(noise)
-        self.requests = 0
-        self.reads_points = False
+    key: Array
+    q: Factors
+    x: Array | None = None
+    noise: list[Array] | None = None
+    requests: int = 0
+    reads_points: bool = False
 
     def uniform(self, *shape: int) -> Array:
         """Return uniforms in [0, 1), those of ``noise`` if it was given."""
@@ -61,17 +59,15 @@ class Randomness:
         """
         if self.noise is not None or sampling == "independent":
             return self.uniform(n, *shape)
-        # They may be 1 after rounding, where a Gumbel is infinite.
-        below_one = 1 - jnp.finfo(self.q.real).epsneg
-        return jnp.minimum(self._coupled(n, shape, sampling), below_one)
-
-    def _coupled(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Array:
         if sampling == "antithetic":
             half = self.uniform((n + 1) // 2, *shape)
-            return jnp.concatenate([half, 1 - half])[:n]
-        order = self.uniform(n, *shape)
-        rank = (order < order[:, None]).sum(1)  # few draws: counting is faster than sorting
-        return (rank + self.uniform(n, *shape)) / n
+            u = jnp.concatenate([half, 1 - half])[:n]
+        else:
+            order = self.uniform(n, *shape)
+            rank = (order < order[:, None]).sum(1)  # few draws: counting is faster than sorting
+            u = (rank + self.uniform(n, *shape)) / n
+        # They may be 1 after rounding, where a Gumbel is infinite.
+        return jnp.minimum(u, 1 - jnp.finfo(self.q.real).epsneg)
 
     def points(self, n: int, sampling: Sampling = "independent") -> Array:
         """Return n points, ``[n, *event]``, those of ``x`` if it was given.
@@ -82,13 +78,9 @@ class Randomness:
         self.reads_points = True
         if self.x is not None:
             return self.x
-        if sampling == "independent":
-            self.requests += 1
-            u = self._drawn((n, self.q.d))
-        else:
-            noise, self.noise = self.noise, None  # `noise` does not stand for points
-            u = self._coupled(n, (self.q.d,), sampling)
-            self.noise = noise
+        noise, self.noise = self.noise, None  # which does not stand for points
+        u = self.uniforms(n, self.q.d, sampling=sampling)
+        self.noise = noise
         return stop_gradient(self.q.point(self.q.from_uniforms(u)))
 
     def variables(self, n: int, m: int) -> Array:

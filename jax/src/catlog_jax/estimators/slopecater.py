@@ -1,7 +1,7 @@
 """SlopeCateR: gradients predicted from derivatives of f, corrected by a few exact sums.
 
-All numbers here are in coordinates of the logits: w = k numbers per one-hot vector and w = 1 per
-bit, with J(p) = diag(p) - p p^T for both.
+Points are tables ``[n, d, w]`` here: w = k numbers per one-hot vector, and w = 1 per bit. The
+matrix J(p) = diag(p) - p p^T is the same for both.
 """
 
 from dataclasses import KW_ONLY
@@ -17,7 +17,7 @@ from jax.lax import stop_gradient
 
 from ..estimator import Count, Estimate, Estimator, Share
 from ..evaluator import Evaluator
-from ..factors import RelaxableFactors, expand, inverse_cdf, pytree, times_jacobian, zero
+from ..factors import RelaxableFactors, expand, inverse_cdf, pytree, ratio, times_jacobian, zero
 from ..randomness import Randomness, Sampling
 
 __all__ = ["SlopeCateR", "SlopeState"]
@@ -51,8 +51,7 @@ class SlopeState:
 
         They are shrunk slightly towards 1, and exactly 1 before any data.
         """
-        size = jnp.diagonal(self.gram)
-        scale = jnp.where(size > 0, 1 / jnp.sqrt(jnp.where(size > 0, size, 1.0)), 0.0)
+        scale = ratio(1.0, jnp.sqrt(jnp.diagonal(self.gram)), 0.0)
         correlation = self.gram[0, 1] * scale[0] * scale[1]
         scaled = self.excess * scale
         solved = (RIDGE * scaled - correlation * scaled[::-1]) / (RIDGE**2 - correlation**2)
@@ -60,8 +59,7 @@ class SlopeState:
 
     def sizes(self) -> Array:
         """Return the RMS slopes of the variables, ``[d]``; 1 before any data."""
-        known = self.spread2 > 0
-        return jnp.sqrt(jnp.where(known, self.size2 / jnp.where(known, self.spread2, 1.0), 1.0))
+        return jnp.sqrt(ratio(self.size2, self.spread2, 1.0))
 
 
 class SlopeCateR(Estimator[RelaxableFactors]):
@@ -128,9 +126,7 @@ class SlopeCateR(Estimator[RelaxableFactors]):
     decay: Share = 0.98
     pairs: bool | None = None
 
-    @property
-    def differentiates_f(self) -> bool:
-        return True
+    differentiates_f = True
 
     def uses_pairs(self, k: int) -> bool:
         """Return whether a correction takes one of the k - 1 other categories, instead of all."""
@@ -169,25 +165,26 @@ class SlopeCateR(Estimator[RelaxableFactors]):
         draw: Randomness,
         state: SlopeState | None = None,
     ) -> Estimate:
-        x = q.coordinates(stop_gradient(draw.points(self.samples, self.sampling)))  # [n, d, w]
-        p, logits = q.coordinates_of_q()
-        undecided = gradient_scale(p)
+        logits = q.scores
+        w = logits.shape[-1]
+        x = q.drawn(stop_gradient(draw.points(self.samples, self.sampling)))[..., -w:]
+        n, p, undecided = len(x), q.p[:, -w:], gradient_scale(q.p)
         alpha, beta = jnp.ones(2, q.real)
         size = undecided
         if state is not None:
             alpha, beta = stop_gradient(state.coefficients()).astype(q.real)
             size = size * stop_gradient(state.sizes()).astype(q.real)
-        plan = self._plan(x, p, size, q.k, draw)
+        pairs = self.uses_pairs(q.k)
+        beta = alpha if pairs else beta
+        plan = self._plan(q, x, size, draw)
         # Slopes enter linearly, so that they are derivatives of the points, per unit of share.
-        straight, outer = (alpha / 2, alpha / 2) if plan.is_pair else (alpha - beta / 2, beta / 2)
-        above = x - p
-        along = (above * logits).sum(-1, keepdims=True)
-        moved = (straight * times_jacobian(p, logits) + outer * above * along) / len(x)
-        removed = plan.removed(logits, straight, outer)  # [c, m, w]
+        flat, bent = predictions(p, x, logits)
+        moved = (alpha * flat + beta * bent) / n
+        flat, bent = predictions(plan.center, plan.compared, logits[plan.variable])
+        removed = (plan.weight * plan.chance)[..., None] * (alpha * flat + beta * bent)
         moved = moved.at[plan.row, plan.variable].add(-removed[0])
-        row_share, change_share = plan.shares(len(x))
-        is_seen = change_share > 0
-        per_share = jnp.where(is_seen, 1 / jnp.where(is_seen, change_share, 1.0), 0.0)
+        row_share, change_share = plan.shares(n)
+        per_share = ratio(1.0, change_share, 0.0)
         points = jnp.concatenate(
             [
                 x + zero(moved / row_share[:, None, None]),
@@ -197,76 +194,84 @@ class SlopeCateR(Estimator[RelaxableFactors]):
         shares = jnp.concatenate([row_share, change_share.ravel()])
         corrected = zero(logits[plan.variable])
         if state is not None:
-            arrays = (x, p, undecided, shares, *plan[1:-1])
-            points, corrected = observed(plan.is_pair, points, corrected, state, arrays)
-        fx = f.through(q.from_coordinates(points))
-        exact = plan.exact(stop_gradient(fx), len(x))  # [m, w, *out]
+            points, corrected = observed(
+                pairs, points, corrected, state, (x, p, undecided, shares, plan)
+            )
+        fx = f.through(q.to_point(points))
+        exact = plan.exact(stop_gradient(fx), n)  # [m, w, *out]
         value = (expand(shares, fx) * fx).sum(0)
         return Estimate(value, value + (expand(corrected, exact) * exact).sum((0, 1)))
 
-    def _plan(self, x: Array, p: Array, size: Array, k: int, draw: Randomness) -> "Plan":
+    def _plan(self, q: RelaxableFactors, x: Array, size: Array, draw: Randomness) -> "Plan":
         """Choose the corrections of this call."""
+        (n, d, w), k = x.shape, q.k
         m, pairs = self.turns(k), self.uses_pairs(k)
-        d, n = len(size), len(x)
-        total = size.sum()
-        share = jnp.where(total > 0, size / jnp.where(total > 0, total, 1.0), 1 / d)
-        probability = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / d
+        probability = (1 - UNIFORM_SHARE) * ratio(size, size.sum(), 1 / d) + UNIFORM_SHARE / d
         start = draw.uniform(1 + pairs)
         ends = m * jnp.cumsum(probability)[:-1]
         variable = (ends <= (start[0] + jnp.arange(m))[:, None]).sum(-1)
         row = np.arange(m) % n  # draws take turns
-        drawn, p_here = x[row, variable], p[variable]  # [m, w]
-        weight = 1 / (m * probability[variable])
-        pair_weight = jnp.ones_like(weight)
-        if p.shape[-1] == 1:
-            compared = jnp.stack([drawn, 1 - drawn])
-            chance = jnp.where(compared > 0, p_here, 1 - p_here)[..., 0]
-        elif not pairs:
-            category = (drawn.argmax(-1) + np.arange(k)[:, None]) % k
-            compared = jax.nn.one_hot(category, k, dtype=p.dtype)
+        p_here, weight = q.p[variable], 1 / (m * probability[variable])
+        drawn = x[row, variable]
+        first = drawn[:, 0].astype(jnp.int32) if w == 1 else drawn.argmax(-1)
+        if not pairs:
+            category = (first + jnp.arange(k)[:, None]) % k
             chance = jnp.take_along_axis(p_here.T, category, 0)
-        else:
-            rest = p_here * (1 - drawn)
-            total = rest.sum(-1)
-            u = (start[1] + np.arange(m) / m) % 1
-            other = jnp.where(total > 0, inverse_cdf(rest, u * total), drawn.argmax(-1))
-            compared = jnp.stack([drawn, jax.nn.one_hot(other, k, dtype=p.dtype)])
-            rest = ((1 - compared) * p_here).sum(-1)  # never subtracted from 1
-            total = rest.sum(0)
-            is_certain = total <= 0  # then both categories are the same
-            chance = jnp.where(is_certain, 0.5, rest[::-1] / jnp.where(is_certain, 1.0, total))
-            pair_weight = jnp.where(is_certain, 0.0, rest[0] * chance[0])
-        return Plan(row, variable, weight, pair_weight, p_here, compared, chance, pairs)
+            compared = one_hot(category, p_here)[..., -w:]
+            return Plan(row, variable, weight, p_here[:, -w:], compared, chance)
+        rest = jnp.where(first[:, None] == jnp.arange(k), 0.0, p_here)
+        total = rest.sum(-1)
+        u = (start[1] + jnp.arange(m) / m) % 1
+        category = jnp.stack([first, jnp.where(total > 0, inverse_cdf(rest, u * total), first)])
+        compared = one_hot(category, p_here)
+        rest = ((1 - compared) * p_here).sum(-1)  # never subtracted from 1
+        total = rest.sum(0)  # 0 if the variable is certain: then both categories are the same
+        chance = ratio(rest[::-1], total, 0.5)
+        center = (chance[..., None] * compared).sum(0)
+        return Plan(row, variable, weight * total, center, compared, chance)
+
+
+def one_hot(category: Array, like: Array) -> Array:
+    """Return category numbers as tables of ones and zeros."""
+    return jax.nn.one_hot(category, like.shape[-1], dtype=like.dtype)
+
+
+def predictions(p: Array, x: Array, along: Array) -> Array:
+    """Return what alpha and beta are multiplied with, ``[2, ..., w]``: the products of two matrices
+    and vectors ``along``. The matrices are J = diag(p) - p p^T and ((x - p) (x - p)^T - J) / 2.
+
+    They map slopes to predicted gradients in the logits. As they are symmetric, they also map
+    logits to the change of a point by which its slope makes that prediction.
+    """
+    flat, above = times_jacobian(p, along), x - p
+    bent = (above * (above * along).sum(-1, keepdims=True) - flat) / 2
+    return jnp.stack([jnp.broadcast_to(flat, bent.shape), bent])
 
 
 class Plan(NamedTuple):
     r"""The corrections of a call. Draw ``row`` serves each.
 
     A correction compares the drawn category with all others or, as a pair of categories a and b,
-    with one that is drawn from the rest. Given the pair, each of the two was drawn first with a
-    probability that is proportional to the probability of all categories but the *other* one.
-    ReinMax puts :math:`\frac12 (G(a) + G(b)) \cdot (e_a - e_b)` in place of f(a) - f(b), so that it
-    is compared with f pair by pair. It has one coefficient, alpha.
+    with one that is drawn from the rest. Given what is compared, the drawn category has the
+    probabilities ``chance``: those of q or, of a pair, proportional to the probability of all
+    categories but the *other* one. With them a pair is a variable of two categories.
 
     Attributes:
         row: the draws, ``[m]``.
         variable: the corrected variables, ``[m]``.
-        weight: one over how often each is corrected in expectation, ``[m]``.
-        pair_weight: of a difference between the two of a pair; 1 where all are compared, ``[m]``.
-        p: the probabilities of the variables, ``[m, w]``.
+        weight: one over how often each is corrected in expectation, ``[m]``; of a pair, times the
+            sum that its chances are divided by.
+        center: the mean of the compared categories, ``[m, w]``.
         compared: the categories that are compared, that of the draw first, ``[c, m, w]``.
         chance: of each of them to be the one drawn, given these, ``[c, m]``.
-        is_pair: whether one other category is compared, of more than one.
     """
 
     row: Any
     variable: Array
     weight: Array
-    pair_weight: Array
-    p: Array
+    center: Array
     compared: Array
     chance: Array
-    is_pair: bool
 
     def shares(self, n: int) -> tuple[Array, Array]:
         """Return the weights of the draws ``[n]`` and of the changed points ``[c - 1, m]`` in the
@@ -275,46 +280,26 @@ class Plan(NamedTuple):
         A draw and its changed points share the weight 1/n by the probabilities of the corrected
         variable's categories; with several corrections, as the mean over them.
         """
-        counts = jnp.asarray(np.bincount(self.row, minlength=n), self.p.dtype)  # of corrections
-        part = self.chance / (n * counts[self.row])
-        base = jnp.where(counts == 0, 1 / n, 0.0).at[self.row].add(part[0])
-        return base, part[1:]
+        counts = np.bincount(self.row, minlength=n)  # of corrections
+        part = self.chance / jnp.asarray(n * counts[self.row], self.chance.dtype)
+        base = jnp.asarray((counts == 0) / n, part.dtype)
+        return base.at[self.row].add(part[0]), part[1:]
 
     def changed(self, x: Array, moved: Array) -> Array:
         """Return the draws with every other compared category in place of the drawn one, unless it
         is impossible, ``[(c - 1) m, d, w]``; ``moved`` is added to it."""
         possible = self.chance[1:, :, None] > 0
         value = jnp.where(possible, self.compared[1:], self.compared[0]) + moved
-        is_corrected = (self.variable[:, None] == np.arange(x.shape[1]))[..., None]
+        is_corrected = (self.variable[:, None] == jnp.arange(x.shape[1]))[..., None]
         points = jnp.where(is_corrected, value[:, :, None], x[self.row])
         return points.reshape(-1, *x.shape[1:])
-
-    def removed(self, logits: Array, straight: Array, outer: Array) -> Array:
-        """Return the derivatives by which the slopes at the compared points predict the exact
-        gradient of a variable, ``[c, m, w]``, with respect to the logits ``[d, w]``."""
-        here = logits[self.variable]
-        if self.is_pair:
-            change = self.compared[0] - self.compared[1]
-            weight = self.weight * self.pair_weight * outer
-            along = (weight * (change * here).sum(-1))[:, None] * change
-            return jnp.stack([along, along])
-        above = self.compared - self.p
-        along = (above * here).sum(-1, keepdims=True)
-        predicted = straight * times_jacobian(self.p, here) + outer * above * along
-        return self.weight[:, None] * self.chance[..., None] * predicted
 
     def exact(self, values: Array, n: int) -> Array:
         """Return the gradients of f in the logits of the corrected variables, ``[m, w, *out]``,
         from its values at the draws and at the changed points."""
-        out = values.shape[1:]
-        changed = values[n:].reshape(-1, len(self.variable), *out)
+        changed = values[n:].reshape(-1, len(self.variable), *values.shape[1:])
         change = (changed - values[self.row])[:, :, None]  # [c - 1, m, 1, *out]
-        if self.is_pair:
-            weight = (self.weight * self.pair_weight)[:, None]
-            direction = weight * (self.compared[1] - self.compared[0])
-            return change[0] * expand(direction, change[0])
-        above = self.compared[1:] - self.p
-        weight = (self.weight * self.chance[1:])[..., None] * above  # [c - 1, m, w]
+        weight = (self.weight * self.chance[1:])[..., None] * (self.compared[1:] - self.center)
         return (expand(weight, change) * change).sum(0)
 
 
@@ -325,8 +310,6 @@ def gradient_scale(p: Array) -> Array:
     It is the square root of :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, and 2 p (1 - p) for a
     bit.
     """
-    if p.shape[-1] == 1:
-        return 2 * p[:, 0] * (1 - p[:, 0])
     square = p**2
     variance = (square * (1 - 2 * p + square.sum(-1, keepdims=True))).sum(-1)
     return jnp.sqrt(jnp.maximum(variance, 0.0))
@@ -334,28 +317,26 @@ def gradient_scale(p: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def observed(
-    is_pair: bool, points: Array, corrected: Array, state: SlopeState, arrays: Any
+    pairs: bool, points: Array, corrected: Array, state: SlopeState, arrays: Any
 ) -> tuple[Array, Array]:
     """Return the points, and the zeros of corrected variables. In a backward pass, which brings the
     slopes of f and the exact gradients, the gradient of ``state`` is what they teach."""
     return points, corrected
 
 
-def _forward(is_pair: bool, points: Array, corrected: Array, state: Any, arrays: Any) -> Any:
+def _forward(pairs: bool, points: Array, corrected: Array, state: Any, arrays: Any) -> Any:
     return (points, corrected), (state, arrays)
 
 
-def _backward(is_pair: bool, residuals: Any, gradients: tuple[Array, Array]) -> Any:
-    state, (x, p, undecided, shares, *planned) = residuals
+def _backward(pairs: bool, residuals: Any, gradients: tuple[Array, Array]) -> Any:
+    state, (x, p, undecided, shares, plan) = residuals
     by_point, exact = gradients
-    plan = Plan(np.arange(len(exact)) % len(x), *planned, is_pair)  # type: ignore[call-arg]
-    known = (shares > 0)[:, None, None]
-    slopes = jnp.where(known, by_point / jnp.where(known, shares[:, None, None], 1.0), 0.0)
-    seen = statistics(plan, slopes, exact, len(x))
-    norms = (times_jacobian(p, slopes[: len(x)]) ** 2).sum(-1).mean(0)
+    n, slopes = len(x), ratio(by_point, shares[:, None, None], 0.0)
+    norms = (times_jacobian(p, slopes[:n]) ** 2).sum(-1).mean(0)
+    norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
     # vmap sums what is mapped, and only that: a 1 that is mapped as the slopes are.
     one = jnp.where(jnp.isnan(by_point.ravel()[0]), 1.0, 1.0)
-    norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
+    seen = statistics(plan, p[plan.variable], slopes, exact, n, pairs)
     new = SlopeState(*seen, norms, one * undecided**2, one)
     return by_point, exact, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state), None
 
@@ -363,34 +344,21 @@ def _backward(is_pair: bool, residuals: Any, gradients: tuple[Array, Array]) -> 
 observed.defvjp(_forward, _backward)
 
 
-def statistics(plan: Plan, slopes: Array, exact: Array, n: int) -> tuple[Array, Array]:
+def statistics(
+    plan: Plan, p: Array, slopes: Array, exact: Array, n: int, pairs: bool
+) -> tuple[Array, Array]:
     """Return the terms of the normal equations, from the slopes at all points and the exact
     gradients ``[m, w]``, less the noise of the predictions."""
     m = len(exact)
     at_draw = slopes[plan.row, plan.variable]
-    at_change = slopes[n:].reshape(-1, m, *slopes.shape[1:])[:, np.arange(m), plan.variable]
+    at_change = slopes[n:].reshape(-1, m, *slopes.shape[1:])[:, jnp.arange(m), plan.variable]
     at = jnp.concatenate([at_draw[None], at_change])  # [c, m, w]
-    flat = times_jacobian(plan.p, at)
-    above = plan.compared - plan.p
-    bent = (above * (above * at).sum(-1, keepdims=True) - flat) / 2
-    if plan.is_pair:
-        change = plan.compared[0] - plan.compared[1]
-        along = plan.pair_weight * (at.mean(0) * change).sum(-1)
-        straight, curved = along[:, None] * change, jnp.zeros_like(change)
-        at_a, at_b = flat + bent
-        noise_ss = plan.pair_weight * ((at_a - at_b) ** 2).sum(-1)
-        noise_sc = noise_cc = jnp.zeros_like(noise_ss)
-    else:
-        chance = plan.chance[..., None]
-        straight, curved = (chance * flat).sum(0), (chance * bent).sum(0)
-        s, c = flat - straight, bent - curved
-        noise_ss, noise_sc, noise_cc = (
-            (chance * product).sum((0, -1)) for product in (s * s, s * c, c * c)
-        )
-    straight, curved = plan.weight[:, None] * straight, plan.weight[:, None] * curved
-    scale = plan.weight / n
-    ss = ((straight * straight).sum(-1) + scale * noise_ss).mean()
-    sc = ((straight * curved).sum(-1) + scale * noise_sc).mean()
-    cc = ((curved * curved).sum(-1) + scale * noise_cc).mean()
-    es, ec = (exact * straight).sum(-1).mean(), (exact * curved).sum(-1).mean()
-    return jnp.array([[ss, sc], [sc, cc]]), jnp.array([es - ss - sc, ec - sc - cc])
+    chance = plan.chance[..., None]
+    mean = (chance * predictions(plan.center, plan.compared, at)).sum(1) * plan.weight[:, None]
+    spread = predictions(p, plan.compared, at)
+    spread = spread - (chance * spread).sum(1, keepdims=True)
+    if pairs:  # with one coefficient
+        mean, spread = (jnp.stack([t.sum(0), jnp.zeros_like(t[0])]) for t in (mean, spread))
+    noise = plan.weight / n * (chance * (spread[:, None] * spread)).sum((2, 4))
+    gram = ((mean[:, None] * mean).sum(-1) + noise).sum(-1) / m
+    return gram, (mean * exact).sum((1, 2)) / m - gram.sum(1)
