@@ -152,8 +152,7 @@ class Record(Randomness):
         groups: int = 1,
         probs: Tensor | None = None,
     ) -> Tensor:
-        if sampling != "independent":
-            assert isinstance(self.q, IndependentFactors)
+        if sampling != "independent" and isinstance(self.q, IndependentFactors):
             steps = (self.q.probs if probs is None else probs).detach().cumsum(-1)[..., :-1]
             self.coupling = Coupling(n, sampling, groups, steps)
         return super().points(n, sampling, groups, probs)

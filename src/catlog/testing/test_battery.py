@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import FrozenInstanceError, replace
 from inspect import signature
 from itertools import product
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -67,14 +67,14 @@ def test_biased(E: Estimator[Any], case: Case) -> None:
 
 def dependent() -> dict[str, Estimator[Any]]:
     """Return the estimators that offer draws which depend on each other, with such draws."""
-    offering: list[Any] = [
-        type(E) for E in select(continuous=False).values() if hasattr(E, "sampling")
-    ]
-    settings = list(product(dict.fromkeys(offering), (2, 3), ("antithetic", "latin")))
-    return {
-        f"{cls.__name__}({n}, {sampling})": cls(samples=n, sampling=sampling)
-        for cls, n, sampling in settings
-    }
+    made: dict[str, Estimator[Any]] = {}
+    for E in select(continuous=False).values():
+        cls: Any = type(E)
+        offered = get_args(get_type_hints(cls).get("sampling"))
+        if hasattr(E, "samples") and "independent" in offered and E.least_samples <= 2:
+            for n, sampling in product((2, 3), {*offered} - {"independent"}):
+                made[f"{cls.__name__}({n}, {sampling})"] = cls(samples=n, sampling=sampling)
+    return dict(sorted(made.items()))
 
 
 @pytest.mark.parametrize(
