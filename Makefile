@@ -37,7 +37,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 unit: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) $(SHAPED:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ELSEWHERE) $(SHAPED:%=--ignore=%)
 
 # The tests above, and tests of functions with tables or many outputs and of dependent variables.
 shapes: .venv/ready

@@ -21,6 +21,7 @@ from catlog.testing.settings import VARIANTS
 from catlog_experiments.named_estimators import law_for, takes_one_hot
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.xdist_group("ranks")  # they are spawned once
 
 D, K, BATCH = 3, 3, 2
 

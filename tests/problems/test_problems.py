@@ -18,6 +18,9 @@ from catlog.distributions import Categoricals, Ordered
 NAMES = list(problems.PROBLEMS)
 
 
+pytestmark = pytest.mark.xdist_group("problems")  # a decoder is trained once per process
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory):
     """Train the autoencoder in this session, whatever the user's cache holds."""
