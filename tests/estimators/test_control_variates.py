@@ -14,8 +14,14 @@ from catlog import REBAR
 from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
 from catlog.testing.cases import seeded
-from support.enumerated import EventNetwork, gradients, gradients_at, network, variances
-from support.more_cases import MASKED_ONE_HOT
+from support.enumerated import (
+    MASKED_ONE_HOT,
+    EventNetwork,
+    gradients,
+    gradients_at,
+    network,
+    variances,
+)
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {

@@ -14,8 +14,8 @@ from catlog import SlopeCateR
 from catlog.compiled import CompiledStep
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import seeded
+from support.enumerated import MASKED_ONE_HOT
 from support.laws import bits, one_hots
-from support.more_cases import MASKED_ONE_HOT
 
 
 def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repeats: int) -> Tensor:

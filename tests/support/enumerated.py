@@ -1,4 +1,4 @@
-"""Gradients at every outcome of a sampler, their variance, and small networks."""
+"""Gradients at every outcome of a sampler, their variance, a masked case, and small networks."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,17 @@ import torch
 from torch import Tensor, nn
 
 import catlog
-from catlog.testing import Case, outcomes
+from catlog.testing import CASES, Case, outcomes
+from catlog.testing.cases import POSSIBLE
 from catlog.testing.settings import tape
+
+MASKED_ONE_HOT = Case(
+    "one-hot, masked",
+    torch.tensor([[0.3, -0.8, -torch.inf], [-torch.inf, 0.5, 0.1]], dtype=torch.float64),
+    CASES["one-hot"].distribution,
+    torch.eye(3).double()[POSSIBLE],
+    CASES["one-hot"].features,
+)
 
 
 def gradients_at(
