@@ -32,7 +32,7 @@ from .factors import Factors
 from .left_alone import left_alone
 from .randomness import Randomness
 from .settings import check_setting, label
-from .tracing import in_inference_mode, inside_functorch
+from .tracing import in_inference_mode, inside_functorch, is_transformed
 from .view import view
 
 if TYPE_CHECKING:  # `Estimator` alone is one of any factors; Python has defaults from 3.13 on
@@ -323,7 +323,7 @@ def once(
     """
     if torch.compiler.is_compiling():
         return surrogate if value is surrogate else tie(value, surrogate)
-    if inside_functorch() or forward_ad._current_level >= 0:
+    if is_transformed() or forward_ad._current_level >= 0:
         return _applied(_Once, surrogate, value.detach())
     result = surrogate.clone() if value is surrogate else tie(value, surrogate)
     if result.grad_fn is not None:

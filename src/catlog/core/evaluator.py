@@ -13,7 +13,7 @@ from .checks import check_dense, check_function, refusal, shape_or_type
 from .factors import Factors, IndependentFactors
 from .neighbours import Neighbours, Slots, Table
 from .noise import watched
-from .tracing import can_inspect, in_inference_mode, inside_functorch
+from .tracing import can_inspect, in_inference_mode, is_transformed
 
 Function = Callable[[Tensor], Tensor]
 
@@ -58,11 +58,10 @@ class Evaluator:
 
         f may write into the points. With ``subtracted``, warn if f is noisy.
         """
-        origin = x.grad_fn if _is_eager() else None
-        warn = watched(self, lambda: x.detach()[:1].clone()) if subtracted else None
+        origin = None if self.q.is_transformed else x.grad_fn
+        warn = watched(self, lambda: x.detach()[:1].clone(), subtracted)
         fx = self._values(self.q.seen(x))
-        if warn is not None:
-            warn()
+        warn()
         if origin is not None and not depends(fx, origin):
             raise ValueError(NOT_DIFFERENTIABLE)
         return fx
@@ -97,14 +96,13 @@ class Evaluator:
         Only one chunk of points exists at a time, which bounds the memory. Warn if f is noisy,
         unless the values are not ``subtracted`` from others.
         """
-        warn = watched(self, lambda: points(slice(0, 1))) if subtracted and rows > 0 else None
+        warn = watched(self, lambda: points(slice(0, 1)), subtracted and rows > 0)
         values = []
         for part in self.parts(rows):
             chunk = points(part)
             values.append(self._values(self.q.seen(chunk)))
             del chunk  # before the next one is made
-        if warn is not None:
-            warn()
+        warn()
         if not values:
             return torch.zeros((0, *self.q.batch_shape), dtype=self.q.real, device=self.q.device)
         return torch.cat(values) if len(values) > 1 else values[0]
@@ -248,7 +246,7 @@ class Evaluator:
 
     def _called(self, x: Tensor) -> object:
         """Return f(x); an error of f gets a note on what x was."""
-        if torch.compiler.is_compiling():  # which breaks its graph behind a `try`
+        if self.q.is_transformed:  # a compiler breaks its graph behind a `try`
             return self.f(x)
         try:
             return self.f(x)
@@ -310,13 +308,9 @@ class Evaluator:
         )
 
 
-def _is_eager() -> bool:
-    return not torch.compiler.is_compiling() and not inside_functorch()
-
-
 def mean_over_draws(values: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
     """Return the mean over draws; of a single one by a sum, whose backward pass is a view."""
-    return values.sum(0) if len(values) == 1 else values.mean(0)
+    return values.sum(0) if values.shape[0] == 1 else values.mean(0)
 
 
 Results = tuple[Tensor, ...]
@@ -333,7 +327,7 @@ def pullback(
     mode only). The results can be differentiated in what else the function depends on, and with
     ``create_graph`` so can the derivatives. The function may write into its inputs.
     """
-    if not _is_eager():
+    if is_transformed():
         # The annotation is text because compilers cannot trace that of an inner function.
         def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, Results]":
             results = function(*inputs)

@@ -75,6 +75,7 @@ class Factors:
         one_hot: whether a point holds one-hot vectors.
         real: of probabilities and uniforms, float32 or wider.
         validate: whether values of f and points are checked, where Python may look at them.
+        is_transformed: whether the call is compiled, or inside a transform of ``torch.func``.
     """
 
     distribution: Distribution
@@ -91,6 +92,7 @@ class Factors:
     real: torch.dtype
     device: torch.device
     validate: bool
+    is_transformed: bool
     ordered: Ordered
 
     @property
@@ -201,6 +203,7 @@ class IndependentFactors(Factors):
         self.batch_shape = batch_shape + (1,) * outputs
         self.event_shape = event_shape
         self.validate = validate
+        self.is_transformed = is_transformed()
         form = given_form(base)
         check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
         self.is_logits = form != "probs"
@@ -376,7 +379,7 @@ class RelaxableFactors(IndependentFactors):
     def through(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return the points x exactly, with the derivative of the points ``mean``."""
         change = (mean - mean.detach()).to(self.dtype)
-        return x + (change if mean.dim() == x.dim() else beside(change, len(x)))
+        return x + (change if mean.dim() == x.dim() else beside(change, x.shape[0]))
 
     def weighted(self, x: Tensor, straight: Weight, outer: Weight) -> Tensor:
         r"""Return the points x, through which the slope G of f is differentiated as
@@ -491,7 +494,7 @@ class Bits(RelaxableFactors):
     def draw(self, u: Float[Tensor, "*lead d"]) -> Tensor:
         """Return the points that the inverse CDF makes from uniforms below 1, in their place."""
         threshold = 1 - self.p1
-        if u.dtype != self.dtype or inside_functorch():
+        if u.dtype != self.dtype or self.is_transformed:
             return self.shaped((u >= threshold).to(self.dtype))
         return self.shaped(u.ge_(threshold))  # many times faster than by way of bools
 
@@ -543,7 +546,7 @@ class Bits(RelaxableFactors):
 
     def with_weights(self, x: Tensor, weight: Float[Tensor, "n *batch d"]) -> Tensor:
         """Return the points x, in which the derivative of a bit is a weight times its log-odds'."""
-        mean = weight * beside(self.odds - self.odds.detach(), len(x))
+        mean = weight * beside(self.odds - self.odds.detach(), x.shape[0])
         return x + self.shaped(mean).to(self.dtype)
 
 
@@ -575,10 +578,11 @@ class DependentFactors(Factors):
         self.real = torch.promote_types(q.real, torch.float32)
         self.device = q.device
         self.validate = validate
+        self.is_transformed = is_transformed()
         self.q = q
 
     def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:
-        if not (self.ordered.one_pass and torch.is_grad_enabled()) or is_transformed():
+        if self.is_transformed or not (self.ordered.one_pass and torch.is_grad_enabled()):
             return super().draw(u)
         self.scored = self.ordered.scored(u, self.validate)
         self.drawn = self.point(self.scored.x)

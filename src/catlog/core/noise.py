@@ -48,14 +48,15 @@ class NoisyFunctionWarning(UserWarning):
 USES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def watched(f: "Evaluator", point: Callable[[], Tensor]) -> Callable[[], None]:
+def watched(f: "Evaluator", point: Callable[[], Tensor], due: bool = True) -> Callable[[], None]:
     """Look at what f changes if it is noisy. The result, called after f, warns if it has.
 
     Args:
         f: the evaluator.
         point: makes one point, ``[1, *batch, *event]``.
+        due: False: do not look.
     """
-    if not _is_due(f):
+    if not (due and _is_due(f)):
         return _nothing
     x = point()
     states, batches = _states(x.device), _batches(f.f)

@@ -33,7 +33,7 @@ def inside_functorch() -> bool:
 
 def is_transformed() -> bool:
     """Return whether the code is compiled, or inside a transform of ``torch.func``."""
-    return torch.compiler.is_compiling() or inside_functorch()
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
 def in_inference_mode() -> bool:

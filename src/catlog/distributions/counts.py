@@ -23,7 +23,7 @@ from torch.nn.functional import logsigmoid
 from ..core.categories import Kind, safe_log, widened
 from ..core.checks import check_count, check_dense, check_flag, check_number, is_checked
 from ..core.factors import READERS, Factors, given_form
-from ..core.tracing import can_inspect
+from ..core.tracing import can_inspect, is_transformed
 from ..core.view import view
 
 MOST_CATEGORIES = 2**16
@@ -77,6 +77,7 @@ class Counts(Factors):
         self.batch_shape = batch_shape + (1,) * outputs
         self.event_shape = event_shape
         self.validate = validate
+        self.is_transformed = is_transformed()
         self.d = prod(event_shape)
         self.dtype = given.dtype
         self.device = given.device
