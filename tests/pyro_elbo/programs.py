@@ -212,16 +212,22 @@ def delta() -> Programs:
 
 
 def plate_without_a_size(is_in_model: bool) -> Programs:
-    """Bits in a plate that has no size in the guide, and none in the model if it says so."""
+    """Bits in a plate that has no size in the guide, and none in the model if it says so.
+
+    Without a size a plate may have three elements at one site, and one at another.
+    """
 
     def model() -> None:
         with pyro.plate("data", None if is_in_model else 3):
             x = pyro.sample("x", dist.Bernoulli(torch.full((3,), 0.3)))
-            pyro.sample("y", dist.Normal(x, 1.0), obs=normals(3, seed=41))
+            w = pyro.sample("w", dist.Bernoulli(torch.tensor(0.3))) if is_in_model else 0.0
+            pyro.sample("y", dist.Normal(x + w, 1.0), obs=normals(3, seed=41))
 
     def guide() -> None:
         with pyro.plate("data"):
             free("x", 3, seed=42)
+            if is_in_model:
+                free("w", seed=43)
 
     return model, guide
 

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from judging import EveryOutcome, assert_mean, assert_same, brute_force, gradients
-from programs import Program
+from programs import Program, free
 
 import catlog
 import catlog.pyro
@@ -115,18 +115,6 @@ def test_other_sites_that_begin_to_depend_on_a_bit(form: str, is_parent: bool) -
     check_steps(catlog.pyro.ELBO(SUMMED), model, guide, (False, True, False, True))
 
 
-def bits(*names: str) -> Program:
-    """Return a guide of independent bits, whose estimators differ."""
-
-    def guide(step: object) -> None:
-        for i, name in enumerate(names):
-            logit = pyro.param(f"{name}_logit", torch.tensor(0.4 - i))
-            own = {"estimator": catlog.Exact(limit=100 + i)} if len(names) > 1 else {}
-            pyro.sample(name, dist.Bernoulli(logits=logit), infer=own)
-
-    return guide
-
-
 @pytest.mark.parametrize("outer", [False, True])
 def test_a_model_that_begins_to_depend_on_a_bit(outer: bool) -> None:
     """One row at a time does not show it by its shape; or what else depends on the outer bit
@@ -137,8 +125,12 @@ def test_a_model_that_begins_to_depend_on_a_bit(outer: bool) -> None:
         x = pyro.sample("x", dist.Bernoulli(0.3 + 0.2 * w))
         pyro.sample("y", dist.Normal(x if is_late else 0.5, 1.0), obs=torch.tensor(0.8))
 
-    elbo = catlog.pyro.ELBO() if outer else catlog.pyro.ELBO(SUMMED)
-    check_steps(elbo, model, bits(*("xw" if outer else "x")), (False, True, False, True))
+    def guide(is_late: bool) -> None:
+        for i, name in enumerate("xw" if outer else "x"):
+            infer = {"estimator": catlog.Exact(limit=100 + i)} if outer else {}
+            free(name, seed=i, infer=infer)
+
+    check_steps(catlog.pyro.ELBO(SUMMED), model, guide, (False, True, False, True))
 
 
 @pytest.mark.parametrize("estimator", [catlog.Exact(), SUMMED], ids=["Exact", "IndeCateR"])
@@ -155,12 +147,10 @@ def test_a_factor_that_changes_what_it_depends_on(estimator: catlog.Estimator) -
         elif form == "outside":
             pyro.factor("f", x.sum(-1, keepdim=True).square())
 
-    def guide(form: str) -> None:
-        with pyro.plate("bits", 2):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=33))))
-
     steps = ("constant", "inside", "outside", "constant", "none", "outside", "none", "inside")
-    check_steps(catlog.pyro.ELBO(estimator), model, guide, steps)
+    check_steps(
+        catlog.pyro.ELBO(estimator), model, lambda form: free("x", 2, seed=33, bits=2), steps
+    )
 
 
 def test_control_flow_that_begins_later_is_refused() -> None:

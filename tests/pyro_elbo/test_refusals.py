@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from programs import Program, chain, mixture
-from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer import Trace_ELBO
 
 import catlog
 import catlog.pyro
@@ -234,31 +234,6 @@ def test_the_line_that_cannot_have_rows(which: str) -> None:
     model, guide = (partial(program, which == name) for name in ("model", "guide"))
     words = f"{which} cannot be vectorised", f"after its site 'x' ({__file__}, line {line})"
     refused(model, guide, *words)
-
-
-def test_ways_out_of_enumeration_in_the_model_only() -> None:
-    """Enumerated in the guide too, or summed out in a factor: the bound is that of Pyro."""
-    mean, observed = torch.tensor([[0.0, 1.0], [2.0, -1.0]]), torch.tensor(0.7)
-
-    def log_joint(x: torch.Tensor) -> torch.Tensor:
-        return P.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
-
-    def enumerated() -> None:
-        x, z = bit().long(), site(dist.Categorical(P), "z", enumerate="parallel")()
-        pyro.sample("y", dist.Normal(mean[x, z], 1.0), obs=observed)
-
-    def posterior() -> None:  # of z, so that both bounds are equal
-        x = bit(enumerate="parallel").long()
-        site(dist.Categorical(logits=log_joint(x)), "z", enumerate="parallel")()
-
-    def summed_out() -> None:
-        pyro.factor("y", log_joint(bit().long()).logsumexp(-1))
-
-    loss = TraceEnum_ELBO(max_plate_nesting=0).loss
-    wanted = loss(enumerated, partial(bit, enumerate="parallel"))
-    for model, q in ((enumerated, posterior), (summed_out, bit)):
-        found = catlog.pyro.ELBO(catlog.Exact()).differentiable_loss(model, q)
-        assert abs(found.item() - wanted) < 1e-12
 
 
 @pytest.mark.parametrize(
