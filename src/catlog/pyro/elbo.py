@@ -266,8 +266,11 @@ class _Estimate:
             model = self.programs.run("model", drawn(nodes))
             # An estimator may evaluate a single row, which only the number of dimensions shows.
             found = {
-                ("model", name): (len(batch_shape(site)), {plate[:2] for plate in plates(site)})
-                for name, site in model.items()
+                ("model", name): (
+                    len(batch_shape(node)),
+                    [frame[:2] for frame in node["cond_indep_stack"]],
+                )
+                for name, node in model.items()
             }
             check_same(found, self.structure.shapes.setdefault(sites, found))
         values = []

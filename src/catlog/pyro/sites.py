@@ -131,8 +131,9 @@ class Site:
         self.k = self.view.k
         self.joint = joint
         sizes = {dim: size for _, dim, size in plates(node)}
-        self.plates = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0))
-        self.kept = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0) if dim not in joint)
+        self.plates = torch.Size([sizes.get(dim, 1) for dim in range(-nesting, 0)])
+        kept = [size for dim, size in enumerate(self.plates, -nesting) if dim not in joint]
+        self.kept = torch.Size(kept)
         self.event = torch.Size([*(sizes[dim] for dim in joint), self.view.d])
         self.variables = self.event.numel()
 
@@ -142,7 +143,8 @@ class Site:
         rows = x.shape[: x.dim() - len(self.plates) - tail]
         x = x.reshape(rows + self.kept + self.event + x.shape[x.dim() - tail + 1 :])
         slots = range(-tail - len(self.joint), -tail)
-        x = x.movedim(tuple(slots), tuple(dim - tail for dim in self.joint))
+        if self.joint:
+            x = x.movedim(tuple(slots), tuple(dim - tail for dim in self.joint))
         if form != self.view.kind == Kind.ONE_HOT:
             x = one_hot(x.long(), self.k)
         return x.to(self.view.dtype).reshape(rows + self.plates + self.view.event_shape)
@@ -153,7 +155,8 @@ class Site:
         rows = log_probs.shape[: log_probs.dim() - len(self.plates) - 2]
         log_probs = log_probs.expand(rows + self.plates + log_probs.shape[-2:])
         slots = range(-2 - len(self.joint), -2)
-        log_probs = log_probs.movedim(tuple(dim - 2 for dim in self.joint), tuple(slots))
+        if self.joint:
+            log_probs = log_probs.movedim(tuple(dim - 2 for dim in self.joint), tuple(slots))
         shape = (self.variables, self.k)
         kept = batch[len(batch) - len(self.plates) :]
         return log_probs.reshape(rows + kept + shape).expand(batch + shape)

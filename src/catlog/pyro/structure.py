@@ -207,7 +207,7 @@ def signature(nodes: Nodes, default: Estimator) -> dict[Term, Any]:
     return {
         ("guide", name): (
             type(base_distribution(node["fn"])),
-            {plate[:2] for plate in plates(node)},
+            [frame[:2] for frame in node["cond_indep_stack"]],
             node["fn"].event_shape,
             estimator_of(name, node, default),
         )
@@ -325,7 +325,7 @@ def not_vectorised(program: str, reason: str) -> NotImplementedError:
 
 def check_same(found: Mapping[Term, object], expected: Mapping[Term, object]) -> None:
     """Raise if a site is not what it was in another run."""
-    for program, name in found.keys() | expected.keys():
+    for program, name in found.keys() | expected.keys() if found != expected else ():
         if found.get((program, name), name) != expected.get((program, name), name):
             raise ChangedSiteError(
                 f"{OWNER}: the {program}'s site {name!r} comes and goes, or changes what it "
