@@ -211,6 +211,16 @@ def delta() -> Programs:
     return model, guide
 
 
+def bounded_count() -> Programs:
+    """A count that is Poisson in the model, and has four values in the guide."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Poisson(torch.tensor(1.3)))
+        pyro.sample("y", dist.Normal(1.0 * x, 1.0), obs=torch.tensor(0.8))
+
+    return model, lambda: categories("x", 4, seed=44)
+
+
 def plate_without_a_size(is_in_model: bool) -> Programs:
     """Bits in a plate that has no size in the guide, and none in the model if it says so.
 
@@ -243,6 +253,7 @@ INDEPENDENT = {
     "loop": loop,
     "masked": masked,
     "delta": delta,
+    "bounded_count": bounded_count,
     "plate_without_a_size": partial(plate_without_a_size, is_in_model=False),
     "plate_without_a_size_in_both": partial(plate_without_a_size, is_in_model=True),
 }

@@ -15,6 +15,7 @@ from ..core.categories import Kind
 from ..core.estimator import Estimator
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
+from ..core.view import converted
 from ..core.view import view as view_of
 from ..distributions import Categoricals
 from ..estimators import Exact
@@ -70,16 +71,14 @@ def check_guide(nodes: Nodes) -> None:
 def _check_discrete(node: Node, subject: str) -> None:
     """Raise if estimators cannot take a site, or take it for another distribution."""
     try:
-        factors = factors_of(node)
+        factors_of(node)
     except TypeError as error:
         raise NotImplementedError(
             f"{subject}, which has neither a reparameterisation nor an estimator. {error} Write a "
             "bounded count as Categorical, or use pyro.infer.TraceGraph_ELBO."
         ) from None
-    value = node["value"].unsqueeze(0)
-    expected = factors.distribution.log_prob(value)
-    log_prob = factors.log_prob(factors.index(value))
-    if not torch.allclose(log_prob, expected, rtol=1e-3, atol=1e-3):
+    fn, value = unmasked(node["fn"]), node["value"]
+    if not torch.allclose(converted(fn).log_prob(value), fn.log_prob(value), 1e-3, 1e-3):
         raise ValueError(
             f"{subject}, whose conversion by catlog.distributions.register_distribution must have "
             "the same values and probabilities, but it has others."

@@ -15,6 +15,7 @@ import pyro
 import torch
 from pyro.infer.enum import get_importance_trace
 from torch import Tensor
+from torch.distributions import Categorical
 
 from ..core.categories import Kind
 from ..core.estimator import Estimator
@@ -404,8 +405,8 @@ def _check_pair(name: str, model: Node, guide: Node | None) -> None:
             "the guide, also for enumeration; or sum it out in a pyro.factor, or use "
             "pyro.infer.TraceEnum_ELBO."
         )
-    pair = {"guide": guide, "model": model}
-    sizes = [factors_of(pair[program]).k for program in discrete_sites(pair)]
+    pair = [base_distribution(node["fn"]) for node in (guide, model)]
+    sizes = [fn.logits.shape[-1] for fn in pair if isinstance(fn, Categorical)]
     if len(sizes) == 2 and sizes[0] > sizes[1]:
         raise ValueError(
             f"{OWNER}: site {name!r} has {sizes[0]} categories in the guide, but {sizes[1]} in "
