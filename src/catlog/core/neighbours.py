@@ -170,6 +170,10 @@ class Neighbours:
         def points(part: slice) -> Tensor:
             if part.stop - part.start == n * d:
                 start = bit.unsqueeze(1).expand(n, d, *bit.shape[1:])
+                if q.is_transformed:  # compilers make one kernel of it
+                    is_own = torch.eye(d, dtype=torch.bool, device=bit.device)
+                    is_own = is_own.view(d, *[1] * len(q.batch_shape), d)
+                    return q.shaped(torch.where(is_own, flipped.unsqueeze(1), start).flatten(0, 1))
                 return q.shaped(start.diagonal_scatter(flipped, 0, 1, -1).flatten(0, 1))
             row = torch.arange(part.start, part.stop, device=bit.device)
             return self._points(row // d, row % d, flipped[row // d, ..., row % d])
