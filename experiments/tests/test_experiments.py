@@ -9,9 +9,21 @@ from torch.distributions import Categorical, Independent, OneHotCategorical
 
 import catlog
 from catlog_experiments import DVAE, Addition, Gradients, Optimisation, execute
+from catlog_experiments.dvae import DVAETask
 from catlog_experiments.run_folder import Folder
 
-TINY = DVAE(epochs=1, every=2, variables=4, batch=2000, gradient_repeats=0, test_samples=1)
+TINY = DVAE(epochs=1, variables=4, batch=100, learning_rate=1e-3)
+
+
+def trains(config: DVAE) -> bool:
+    """Return whether ten steps lower the bound of images that are not trained on."""
+    torch.manual_seed(0)
+    task = config.task()
+    assert isinstance(task, DVAETask)
+    before = task.mean_bound(task.test[:200], 1)
+    for i in range(10):
+        task.step(i)
+    return task.mean_bound(task.test[:200], 1) < before - 50
 
 
 @pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "GS-F", "GS-S"])
@@ -37,12 +49,6 @@ def test_exact_gradient_of_the_synthetic_problems_is_right(name: str, function: 
     torch.testing.assert_close(gradient, task.exact, rtol=1e-6, atol=1e-6)
 
 
-def test_a_relaxation_without_hard_draws_has_no_hard_draws() -> None:
-    soft = Gradients(estimator="GumbelSoftmax", options=("hard=False",)).task()
-    assert soft.E.hard is False
-    soft.step(0)
-
-
 def test_published_update_moves_all_by_the_first() -> None:
     task = Optimisation(variables=20, update="published").task()
     before = task.logits.detach().clone()
@@ -52,10 +58,8 @@ def test_published_update_moves_all_by_the_first() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in catlog.estimators.ESTIMATORS if name != "Exact"])
-def test_any_estimator_trains_by_name(name: str, tmp_path: Path) -> None:
-    execute(replace(TINY, estimator=name), tmp_path)
-    rows = Folder(tmp_path).rows()
-    assert rows[-1]["train"] < rows[0]["test"]
+def test_any_estimator_trains_by_name(name: str) -> None:
+    assert trains(replace(TINY, estimator=name))
     optimisation = Optimisation(iterations=4, variables=4, every=4, estimator=name)
     if name == "VIMCO":
         with pytest.raises(ValueError, match="log-weights"):
@@ -76,12 +80,8 @@ def test_vimco_bounds_better_than_the_elbo() -> None:
 
 @pytest.mark.parametrize("reads", ["numbers", "one-hot"])
 @pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-D", "GS-S"])
-def test_a_categorical_dvae_trains(name: str, reads: str, tmp_path: Path) -> None:
-    execute(
-        replace(TINY, variables=5, categories=4, batch=1000, reads=reads, estimator=name), tmp_path
-    )
-    rows = Folder(tmp_path).rows()
-    assert rows[-1]["train"] < rows[0]["test"]
+def test_a_categorical_dvae_trains(name: str, reads: str) -> None:
+    assert trains(replace(TINY, variables=5, categories=4, reads=reads, estimator=name))
 
 
 @pytest.mark.parametrize("categories", [2, 5])

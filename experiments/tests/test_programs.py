@@ -6,7 +6,6 @@ from torch.distributions import Categorical, Independent
 
 from catlog import Exact
 from catlog_experiments import Programs
-from catlog_experiments.networks import digit_logits
 from catlog_experiments.programs import PROGRAMS, add_numbers, shifted
 
 EXAMPLES = {
@@ -67,7 +66,7 @@ def test_the_exact_mean_is_that_of_all_points(program: str) -> None:
     task = Programs(program=program, digits=2, sequences=20, estimator="Exact").task()
     index = torch.arange(5)
     loss = task.loss(index)
-    logits = digit_logits(task.model, task.train.batch(index))
+    logits = task.logits(task.train.batch(index))
     f, outputs = task.function(task.results[index])
     q = Independent(Categorical(logits=logits), 1)
     value = Exact()(lambda x: f(x), q, outputs=outputs)

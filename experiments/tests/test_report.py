@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from catlog_experiments import EXPERIMENTS, Gradients, Optimisation, execute, records
 from catlog_experiments.report.claims import CLAIMS
-from catlog_experiments.report.figures import LOOKS, pictures
-from catlog_experiments.report.page import count_verdicts, provenance, write_figures, write_page
+from catlog_experiments.report.figures import pictures
+from catlog_experiments.report.page import (
+    count_verdicts,
+    provenance,
+    tables,
+    write_figures,
+    write_page,
+)
 from catlog_experiments.report.runs import Evidence, method_label, published, with_published
-from catlog_experiments.report.tables import tables
 from made_up_rows import PAPER, Row, addition_rows, dvae_rows, optimisation_rows, run_rows
 
 SIZE = "addition RLOO-F (data=mnist, digits=4)"
@@ -139,23 +145,6 @@ def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:
     assert titles == ["equal, MNIST, 2 digits", "equal, MNIST, 5,000 images, 2 digits"]
 
 
-def test_a_method_looks_the_same_in_every_panel_and_in_the_legend() -> None:
-    """Those of the paper have their colours, others further ones; settings have broken lines."""
-    rows = [*addition_rows(4, "Mine", 0.9), *addition_rows(8, "Yours", 0.8)]
-    for digits, samples in ((4, 50), (4, 100), (8, 100)):
-        changed = addition_rows(digits, "IndeCateR-D", 0.9)
-        rows += [{**row, "samples": samples} for row in changed]
-    fig = figure([*rows, *addition_rows(4, "IndeCateR-D", 0.9)], "addition")
-    lines = {line.get_label(): line for line in fig.legends[0].get_lines()}
-    assert lines["IndeCateR-D"].get_color() == LOOKS["IndeCateR-D"][0]
-    known = {colour for colour, _ in LOOKS.values()}
-    assert len({lines[name].get_color() for name in ("Mine", "Yours")} - known) == 2
-    changed, yours, _ = fig.axes[1].lines  # and the grey line
-    for drawn_line, name in ((changed, "IndeCateR-D samples=100"), (yours, "Yours")):
-        for look in ("color", "linestyle", "marker"):
-            assert getattr(drawn_line, f"get_{look}")() == getattr(lines[name], f"get_{look}")()
-
-
 def test_time_axes_follow_the_step_times() -> None:
     rows = dvae_rows("mnist", "IndeCateR", 95.0, ms=7.0)
     for times, ms in (([], 7.0), ([{"problem": "dvae", "method": "IndeCateR", "ms": 2.0}], 2.0)):
@@ -193,22 +182,6 @@ def test_a_table_has_a_line_per_method_and_setting() -> None:
     assert tables(Evidence.from_rows([])) == {}
 
 
-def test_programs_have_a_figure_and_a_table_per_program() -> None:
-    rows = []
-    for seed, (whole, accuracy) in enumerate([(False, 0.9), (False, 0.7), (True, 0.1)]):
-        points = [
-            {"iteration": 10 * epoch, "epoch": epoch, "accuracy": accuracy * epoch / 2}
-            for epoch in range(3)
-        ]
-        settings = {"program": "numbers", "digits": 4, "data": "mnist", "whole": whole}
-        rows += run_rows("programs", "RLOO", seed, points, samples=10, epochs=2, **settings)
-    evidence = Evidence.from_rows(rows)
-    assert [picture.name for picture in pictures(evidence)] == ["programs"]
-    (table,) = tables(evidence).values()
-    cells = dict(zip(table["method"], table["examples right"], strict=True))
-    assert cells == {"RLOO samples=10": "0.8 ± 0.1", "RLOO samples=10 whole=True": "0.1"}
-
-
 def test_real_runs_and_their_table_make_the_same_report(tmp_path: Path) -> None:
     steps: dict[str, Any] = {"variables": 20, "iterations": 10, "device": "cpu"}
     for seed in range(2):
@@ -225,9 +198,8 @@ def test_real_runs_and_their_table_make_the_same_report(tmp_path: Path) -> None:
     contents = tables(Evidence.from_rows(rows))
     assert all(table.equals(exported[caption]) for caption, table in contents.items())
     assert "RLOO samples=20" in {name for table in contents.values() for name in table["method"]}
-    lines = provenance([tmp_path / "runs"])
-    assert lines["host"] == socket.gethostname()
-    assert {"command", "platform", "device", "torch", "sources"} <= lines.keys()
+    (host,) = provenance([tmp_path / "runs"])["host"]
+    assert host == socket.gethostname()
 
 
 # --- the page
@@ -266,7 +238,7 @@ class Page(html.parser.HTMLParser):
 
 def written(rows: list[Row], folder: Path) -> str:
     path = folder / "new" / "report.html"
-    write_page(Evidence.from_rows(rows), path, {"device": "some <GPU>"})
+    write_page(Evidence.from_rows(rows), path, pd.DataFrame({"device": ["some <GPU>"]}))
     return path.read_text(encoding="utf-8")
 
 

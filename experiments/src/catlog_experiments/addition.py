@@ -3,19 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
-from torch.distributions import Categorical, Independent
 from torch.nn.utils import clip_grad_norm_
 
 from catlog import RLOO, IndeCateR, log_expectation
 from catlog.functions import OfSum
-from catlog.problems.mlp import glorot
 
 from . import data
-from .networks import digit_logits, lenet, read_digits
+from .digits import DigitsTask, lenet
 from .settings import Count, Labels, Positive, Settings
-from .training import Training, adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,25 +60,20 @@ class Addition(Settings):
         return AdditionTask(self)
 
 
-class AdditionTask(Training):
+class AdditionTask(DigitsTask):
     """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
         super().__init__(config)
         sequences = data.addition(data.load(config.data), config.digits)
-        self.train, self.test = sequences.train.to(self.device), sequences.test.to(self.device)
-        network = lenet()
-        glorot(network)
-        network.to(self.device)
-        optimiser = adam(network.parameters(), config.learning_rate, self.E, self.device)
+        self.prepare_reader(config, sequences, lenet())
         if config.clip is not None:
-            max_norm, weights = config.clip, list(network.parameters())
+            max_norm = config.clip
 
             def clip(*_: object) -> None:
-                clip_grad_norm_(weights, max_norm)
+                clip_grad_norm_(self.model.parameters(), max_norm)
 
-            optimiser.register_step_pre_hook(clip)
-        self.prepare(config, network, optimiser, len(self.train))
+            self.optimiser.register_step_pre_hook(clip)
 
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the log of the estimated probability of the right sum.
@@ -91,15 +82,13 @@ class AdditionTask(Training):
         zero have the loss -log(1e-8) and no gradient.
         """
         sums = self.train.sums[index]
-        logits = digit_logits(self.model, self.train.batch(index))
-        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        q = self.distribution(self.logits(self.train.batch(index)))
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -log_expectation(self.E, f, q, floor=1e-8)
 
-    @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of the most probable digits, and of their sums."""
-        digits = read_digits(self.model, self.test)
+        digits = self.read_digits()
         return {
             "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),
             "digit_accuracy": float((digits == self.test.labels).float().mean()),

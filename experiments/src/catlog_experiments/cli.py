@@ -88,7 +88,7 @@ def sweep(
         grid: An axis of the grid, such as --grid estimator=IndeCateR,RLOO-F --grid seed=0,1,2.
         root: The folder below which the runs are stored.
         jobs: Runs at a time; more than one needs Ray (pip install ray). None: one after another.
-        address: Ray: the cluster to join (or RAY_ADDRESS); None: start one on this machine.
+        address: Ray: the cluster to join (or RAY_ADDRESS), in place of one on this machine.
         gpus_per_run: Ray: GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs.
         checkpoint_every: Seconds between checkpoints of a run.
         output: The CSV file for all runs of the sweep; None: <experiment>.csv in the root.
@@ -160,9 +160,8 @@ def report(
         figures: A folder for the figures as PNG files as well.
         step_times: CSV file with columns problem, method and ms: times in place of runs' clocks.
     """
-    from .report.page import count_verdicts, provenance, write_figures, write_page
+    from .report.page import count_verdicts, provenance, tables, write_figures, write_page
     from .report.runs import Evidence
-    from .report.tables import tables
 
     measured = [] if step_times is None else records.read(step_times)
     evidence = Evidence.from_rows(records.read_all(sources), measured)

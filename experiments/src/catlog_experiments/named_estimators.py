@@ -52,21 +52,17 @@ def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Es
     """Return the estimator of a configuration on its device; raise if it does not fit."""
     E = make_estimator(config.estimator, config.samples, config.options, config.methods)
     name, categories = type(E).__name__, getattr(config, "categories", config.category_count)
-    misfit = ""
-    if E.target == "bound" and not config.has_likelihood:
-        misfit = (
-            "bounds a likelihood by log-weights, and this experiment has no likelihood. "
-            "Use it with `catlog run dvae`."
-        )
-    elif E.differentiates_f and not config.has_derivative:
-        misfit = (
-            f"needs the derivative of f, which is zero everywhere in {config.name}. "
-            "Use a black-box estimator such as RLOO."
-        )
-    elif E.supports == {"bits"} and categories > 2:
-        misfit = f"is for bits, but there are {categories} categories here."
-    if misfit:
-        raise ValueError(f"--estimator: {name} {misfit}")
+    misfits = {
+        "bounds a likelihood by log-weights, and this experiment has no likelihood. Use it with "
+        "`catlog run dvae`.": E.target == "bound" and not config.has_likelihood,
+        f"needs the derivative of f, which is zero everywhere in {config.name}. Use a black-box "
+        "estimator such as RLOO.": E.differentiates_f and not config.has_derivative,
+        f"is for bits, but there are {categories} categories here.": E.supports == {"bits"}
+        and categories > 2,
+    }
+    for misfit, applies in misfits.items():
+        if applies:
+            raise ValueError(f"--estimator: {name} {misfit}")
     return E.to(device) if isinstance(E, nn.Module) else E
 
 

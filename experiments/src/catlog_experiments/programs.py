@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
 from catlog import RLOO, IndeCateR, log_expectation
@@ -15,9 +14,8 @@ from catlog.functions import DigitsOfSum, OfSum
 from catlog.problems.mlp import glorot
 
 from . import data
-from .networks import conv, digit_logits, lenet, read_digits
+from .digits import DigitsTask, conv, lenet
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
-from .training import Training, adam
 
 Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
@@ -137,10 +135,10 @@ def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*
     return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
 
 
-class ProgramsTask(Training):
+class ProgramsTask(DigitsTask):
     """Model, examples and likelihood."""
 
-    saved = (*Training.saved, "recent_loss")
+    saved = (*DigitsTask.saved, "recent_loss")
 
     def __init__(self, config: Programs) -> None:
         super().__init__(config)
@@ -148,20 +146,14 @@ class ProgramsTask(Training):
         self.value = None if config.value_samples is None else RLOO(config.value_samples)
         digits, self.program = PROGRAMS[config.program]
         digits = digits or config.digits * (2 if config.program == "numbers" else 1)
-        examples = data.addition(
-            data.load(config.data), digits, batch=1, sequences=config.sequences
-        )
-        self.train, self.test = examples.train.to(self.device), examples.test.to(self.device)
+        images = data.load(config.data)
+        examples = data.addition(images, digits, batch=1, sequences=config.sequences)
+        self.prepare_reader(config, examples, lenet() if config.network == "lenet" else conv())
         self.results = self.program(self.train.labels)
         self.test_results = self.program(self.test.labels)
-        network = lenet() if config.network == "lenet" else conv()
-        glorot(network)
-        network.to(self.device)
-        optimiser = adam(network.parameters(), config.learning_rate, self.E, self.device)
         # A tensor, which a captured step reads at every replay.
         self.rate = torch.tensor(config.learning_rate, device=self.device)
-        optimiser.param_groups[0]["lr"] = self.rate
-        self.prepare(config, network, optimiser, len(self.train))
+        self.optimiser.param_groups[0]["lr"] = self.rate
         self.recent_loss = 0.0  # per result, as it was logged last
 
     def loss(self, index: Tensor) -> Tensor:
@@ -172,10 +164,10 @@ class ProgramsTask(Training):
         images = self.train.batch(index)
         if self.config.shift:
             images = shifted(images, self.config.shift)
-        logits = digit_logits(self.model, images)
+        logits = self.logits(images)
         if self.config.double_softmax:
             logits = logits.softmax(-1)
-        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        q = self.distribution(logits)
         f, outputs = self.function(self.results[index])
         log_probs = log_expectation(
             self.E, f, q, floor=self.config.floor, value=self.value, outputs=outputs
@@ -212,10 +204,9 @@ class ProgramsTask(Training):
             for value in moments.values():
                 value.zero_()
 
-    @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of whole examples, of single results and of digits."""
-        digits = read_digits(self.model, self.test)
+        digits = self.read_digits()
         right: Bool[Tensor, "examples outputs"] = self.program(digits) == self.test_results
         metrics = self.progress(i)
         if i > 0:

@@ -3,7 +3,7 @@
 run.lock              locked by the process that runs it
 sessions.jsonl        one line per start: the settings, versions, host, command and time
 metrics.jsonl         one line per logged point
-checkpoint-<i>.pt     the state after i iterations and the points until then; the last two are kept
+checkpoint.pt         the state after some iterations, and the points until then
 """
 
 import contextlib
@@ -32,8 +32,6 @@ import catlog
 from .files import append_line, explained_when_full, pack, read_lines, unpack, write_atomically
 from .settings import Settings
 
-KEPT = 2  # checkpoints, so that one is left if the newest is damaged
-
 Row = dict[str, Any]
 LOGGER = logging.getLogger(__name__)
 
@@ -59,6 +57,7 @@ class Folder:
         self.path = Path(path)
         self._metrics = self.path / "metrics.jsonl"
         self._sessions = self.path / "sessions.jsonl"
+        self._checkpoint = self.path / "checkpoint.pt"
 
     @contextlib.contextmanager
     def locked(self, patience: float = 5.0) -> Iterator[None]:
@@ -87,7 +86,7 @@ class Folder:
 
         With ``resume``, a shorter run of the same settings passes: it will be extended.
         """
-        if not (any(row.get("iteration") for row in self.rows()) or self._checkpoints()):
+        if not (any(row.get("iteration") for row in self.rows()) or self._checkpoint.exists()):
             return
         recorded, length = self.config(), config.length
         if recorded is None:
@@ -115,9 +114,10 @@ class Folder:
         return [row for row in rows if row and isinstance(row.get("config"), dict)]
 
     def config(self) -> Row | None:
-        """Return the settings in the last session, else in a checkpoint; None if both are lost."""
-        saved = self.sessions() or list(filter(None, map(unpack, self._checkpoints())))
-        return saved[-1]["config"] if saved else None
+        """Return the settings of the last session, or of the checkpoint; None without both."""
+        sessions = self.sessions()
+        saved = sessions[-1] if sessions else unpack(self._checkpoint)
+        return saved["config"] if saved else None
 
     def rows(self) -> list[Row]:
         """Return the logged points before the first damaged line."""
@@ -153,29 +153,16 @@ class Folder:
         """Append a logged point."""
         append_line(self._metrics, row)
 
-    def _checkpoints(self) -> list[Path]:
-        """Return the paths of all checkpoints, oldest first."""
-        return sorted(self.path.glob("checkpoint-*.pt"))
-
     def save(self, iteration: int, state: Mapping[str, Any]) -> None:
         """Save the state after ``iteration`` iterations, with the points logged so far."""
-        path = self.path / f"checkpoint-{iteration:09d}.pt"
-        write_atomically(path, pack({**state, "iteration": iteration, "rows": self.rows()}))
-        for old in self._checkpoints()[:-KEPT]:
-            old.unlink(missing_ok=True)
+        state = {**state, "iteration": iteration, "rows": self.rows()}
+        write_atomically(self._checkpoint, pack(state))
 
     def restore(self) -> Row | None:
-        """Return the newest undamaged state, None if there is none; go back to its points."""
-        damaged: list[str] = []
-        saved: Row | None = None
-        for path in reversed(self._checkpoints()):
-            if (saved := unpack(path)) is not None:
-                break
-            damaged.append(path.name)
-            path.unlink()
-        if damaged:
-            way = f"resumes from iteration {saved['iteration']}" if saved else "starts from scratch"
-            LOGGER.warning(f"{self.path} {way}, because {' and '.join(damaged)} is damaged.")
+        """Return the saved state, None if there is none or it is damaged; go back to its points."""
+        saved: Row | None = unpack(self._checkpoint)
+        if saved is None and self._checkpoint.exists():
+            LOGGER.warning(f"{self._checkpoint} is damaged, so the run starts from scratch.")
         rows = saved["rows"] if saved else []
         if rows or self._metrics.exists():
             write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))

@@ -34,17 +34,6 @@ NotNegative = Annotated[float, 0.0]
 Positive = Annotated[float, 5e-324]
 
 
-class Checked:
-    """A dataclass that checks the ranges and choices of its fields."""
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
-        for field in fields(self):  # type: ignore[arg-type]
-            value, flag = getattr(self, field.name), field.name.replace("_", "-")
-            if demand := _unmet(value, hints[field.name]):
-                raise ValueError(f"--{flag} must be {demand}, but {value!r} was given.")
-
-
 def _unmet(value: Any, hint: Any) -> str:
     """Return what a type demands of a value that does not comply: a choice, or a bound."""
     if get_origin(hint) is Literal and value not in get_args(hint):
@@ -68,7 +57,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Checked, ABC):
+class Settings(ABC):
     """The estimator, the seed and the device of an experiment."""
 
     estimator: str = "IndeCateR"
@@ -94,6 +83,14 @@ class Settings(Checked, ABC):
     has_likelihood: ClassVar[bool] = False  # whether estimators of a bound on it apply
     has_derivative: ClassVar[bool] = True  # whether f has a derivative other than zero
     category_count: ClassVar[int] = 2  # of a variable, unless a field `categories` says it
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a field is out of its range, or none of its choices."""
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):
+            value, flag = getattr(self, field.name), field.name.replace("_", "-")
+            if demand := _unmet(value, hints[field.name]):
+                raise ValueError(f"--{flag} must be {demand}, but {value!r} was given.")
 
     @abstractmethod
     def task(self) -> "Task":

@@ -80,8 +80,9 @@ def sweep(
         root: the folder below which the runs are stored.
         jobs: more than one: the number of runs at a time, as tasks of Ray, so that one that dies
             does not affect the others. None: one after another in this process.
-        address: the Ray cluster to join (or RAY_ADDRESS), which must see the same ``root``. None:
-            start one on this machine if ``jobs`` needs it.
+        address: the Ray cluster to join (or RAY_ADDRESS), which must see the same ``root``, and
+            runs as many at a time as it has cores and GPUs. None: start one on this machine if
+            ``jobs`` needs it.
         gpus_per_run: Ray: the number of GPUs of a run; None: one if the cluster has GPUs.
         checkpoint_every: seconds between the checkpoints of a run.
         watch: called regularly.
@@ -153,7 +154,7 @@ def _on_ray(
         here = {"num_cpus": jobs or 1, "include_dashboard": False}
         settings = {"address": address} if address else here
         ray.init(log_to_driver=False, logging_level="error", **settings)
-    waiting, running = list(reversed(work)), dict[Any, Path]()
+    running = dict[Any, Path]()
     try:
         available = ray.cluster_resources().get("GPU", 0)
         gpus = min(1.0, available) if gpus is None else gpus
@@ -163,10 +164,8 @@ def _on_ray(
                 f"but {gpus:g} was given."
             )
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_run)
-        while waiting or running:
-            while waiting and (jobs is None or len(running) < jobs):
-                job = waiting.pop()
-                running[task.remote(*job.args, threads=1)] = job.args[1]
+        running |= {task.remote(*job.args, threads=1): job.args[1] for job in work}
+        while running:
             for reference in ray.wait(list(running), timeout=TICK_EVERY)[0]:
                 path = running.pop(reference)
                 try:

@@ -79,7 +79,7 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     def kill_one() -> None:
         for config in configs if not killed else []:
             path = folder_for(config, tmp_path)
-            if list(path.glob("checkpoint-*.pt")) and Folder(path).completed() is None:
+            if (path / "checkpoint.pt").exists() and Folder(path).completed() is None:
                 killed.append(Folder(path).sessions()[-1]["process"])
                 os.kill(killed[0], signal.SIGKILL)
                 return

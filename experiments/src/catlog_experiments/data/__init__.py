@@ -10,13 +10,6 @@ from .images import NAMES, Images, binarise, for_autoencoder, load
 from .sources import DataError
 
 __all__ = [
-    "NAMES",
-    "Addition",
-    "DataError",
-    "Images",
-    "Sequences",
-    "addition",
-    "binarise",
-    "for_autoencoder",
-    "load",
-]
+    "NAMES", "Addition", "DataError", "Images", "Sequences", "addition", "binarise",
+    "for_autoencoder", "load",
+]  # fmt: skip

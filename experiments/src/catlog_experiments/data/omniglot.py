@@ -3,8 +3,8 @@
 import hashlib
 import io
 import re
-import warnings
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -31,14 +31,8 @@ def read_omniglot(path: Path, split: str) -> tuple[Float[Tensor, "n 784"], Int64
     decoded = unpack(cached)
     if decoded is None:
         decoded = decode(path, split)
-        try:
+        with suppress(OSError):  # where nothing can be written, they are decoded every time
             write_atomically(cached, pack(decoded))
-        except OSError as error:
-            warnings.warn(
-                f"{cached} could not be written ({error}), so its content is computed every time. "
-                "Set the environment variable CATLOG_CACHE to a folder that can be written to.",
-                stacklevel=2,
-            )
     return decoded["images"].float() / 64, decoded["labels"]
 
 

@@ -74,10 +74,9 @@ def check_content(path: Path, content: bytes, data: str) -> None:
 
 def read_idx(path: Path, data: str) -> UInt8[Tensor, "..."]:
     """Return the numbers in a gzipped file of MNIST's format."""
+    packed = path.read_bytes()
     try:
-        content = gzip.decompress(path.read_bytes())
-    except PermissionError as error:
-        raise DataError(f"{path} may not be read: {error}. Change its permissions.") from error
+        content = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, error) from error
     check_content(path, content, data)

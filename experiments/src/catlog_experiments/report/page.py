@@ -1,4 +1,4 @@
-"""One self-contained HTML page: claims, verdicts, figures, numbers beside the published ones."""
+"""One self-contained HTML page: claims, verdicts, figures, tables of numbers."""
 
 import base64
 import io
@@ -13,30 +13,51 @@ import pandas as pd  # type: ignore[import-untyped]
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from .. import EXPERIMENTS
 from ..files import write_atomically
 from ..run_folder import Folder
 from .claims import DECIDED, judge
 from .figures import pictures
-from .runs import TEXTS, Evidence
-from .tables import tables
+from .runs import SWITCHES, TEXTS, Evidence, Methods, with_published
 
 # Entries of a run's sessions.jsonl that the page shows.
-ENTRIES = (
-    "host",
-    "platform",
-    "device",
-    "threads",
-    "catlog",
-    "commit",
-    "torch",
-    "python",
-    "command",
-)
-SHOWN = 8  # different values of an entry; a sweep has few, and the page stays readable
+ENTRIES = ["host", "device", "threads", "catlog", "commit", "torch", "python", "command"]
+
+COUNTS = {"iterations": "final iteration"}
+
+
+def table(methods: Methods, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Return a row per method, with its number of seeds and the quantities of the columns."""
+    return pd.DataFrame(
+        {"method": name, "seeds": len(runs)}
+        | {column: str(runs.stat(quantity)) for column, quantity in columns.items()}
+        for name, runs in methods.items()
+    )
+
+
+def tables(evidence: Evidence, *, summary: bool = False) -> dict[str, pd.DataFrame]:
+    """Return the tables of every experiment that was run, by caption: one for each size.
+
+    Args:
+        evidence: Of any experiments.
+        summary: Only with the main result of each experiment, and without published numbers.
+    """
+    found = {}
+    for experiment, cls in EXPERIMENTS.items():
+        sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
+        metric, _ = cls.headline
+        result = {TEXTS["metrics"][metric]["label"]: f"final {metric}"}
+        columns = COUNTS | (result if summary else TEXTS["columns"][experiment])
+        for size in evidence.sizes(experiment, *sizes):
+            methods = evidence.methods(experiment, **size)
+            content = table(methods if summary else with_published(methods), columns)
+            caption = ", ".join([experiment, *(f"{name}={size[name]}" for name in size)])
+            found[caption] = content.loc[:, (content != "-").any()]
+    return found
 
 
 def write_page(
-    evidence: Evidence, path: Path | str, provenance: Mapping[str, str] | None = None
+    evidence: Evidence, path: Path | str, provenance: pd.DataFrame | None = None
 ) -> None:
     """Write the page. Evidence without a run is refused.
 
@@ -44,10 +65,10 @@ def write_page(
         evidence: Of any experiments. The page begins with what was run, and folds the claims that
             these runs do not decide.
         path: The path of the HTML file.
-        provenance: Names and values that say where the runs come from.
+        provenance: Where the runs come from; see :func:`provenance`.
     """
     _check(evidence, path)
-    folder, made_at = Path(__file__).parent, f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}"
+    folder = Path(__file__).parent
     loader = FileSystemLoader(folder)
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     judged, sections = judge(evidence), []
@@ -65,7 +86,9 @@ def write_page(
             decided=[pair for pair in judged if pair[1].outcome in DECIDED],
             undecided=[pair for pair in judged if pair[1].outcome not in DECIDED],
             sections=sections,
-            provenance={**(provenance or {}), "page made": made_at},
+            provenance=provenance,
+            made=f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}",
+            command=" ".join(["catlog", *sys.argv[1:]]),
         )
     write_atomically(path, text)
 
@@ -100,17 +123,8 @@ def count_verdicts(evidence: Evidence) -> str:
     return f"{counts.total()} claims of the paper: {listed}."
 
 
-def provenance(sources: Iterable[Path]) -> dict[str, str]:
-    """Return names and values that say where these runs come from; a CSV file does not say it."""
-    sources = list(sources)
-    folders = sorted(path.parent for source in sources for path in source.rglob("sessions.jsonl"))
-    starts = [session for folder in folders for session in Folder(folder).sessions()[:1]]
-    values: dict[str, Iterable[object]] = {"sources": sources}
-    values |= {"command of this page": [" ".join(["catlog", *sys.argv[1:]])]}
-    values |= {name: [start.get(name) or "" for start in starts] for name in ENTRIES}
-    lines = {}
-    for name, found in values.items():
-        different = list(dict.fromkeys(map(str, found)))
-        more = [f"and {len(different) - SHOWN} more"] * (len(different) > SHOWN)
-        lines[name] = ", ".join([*different[:SHOWN], *more])
-    return {name: line for name, line in lines.items() if line}
+def provenance(sources: Iterable[Path]) -> pd.DataFrame:
+    """Return where the runs in these folders come from, without repetitions."""
+    paths = (path for source in sources for path in sorted(source.rglob("sessions.jsonl")))
+    starts = (session for path in paths for session in Folder(path.parent).sessions()[:1])
+    return pd.DataFrame(starts, columns=ENTRIES).drop_duplicates()
