@@ -234,8 +234,8 @@ def test_draws_are_scored_in_the_pass_that_makes_them(E: catlog.Estimator, outpu
 def test_fixed_nodes_get_no_interventions() -> None:
     """A known environment between learned choices: half the evaluations."""
     theta = STRUCTURED_CASES["network with a known node"].theta
-    assert catlog.SCateR(1).evaluations(choices(theta)) == 3
-    assert catlog.SCateR(1).evaluations(choices(theta, fixed=False)) == 5
+    assert catlog.SCateR(1).evaluations(BayesianNetwork(choices(theta))) == 3
+    assert catlog.SCateR(1).evaluations(BayesianNetwork(choices(theta, fixed=False))) == 5
 
 
 @pytest.mark.parametrize("name", ["chain", "emitting chain", "autoregressive"])

@@ -23,7 +23,7 @@ from torch.distributions import (
 )
 
 import catlog
-from catlog.distributions import LinearChainCRF, Node, Subset
+from catlog.distributions import BayesianNetwork, LinearChainCRF, Node, Subset
 from catlog.testing.cases import grid as every
 from catlog.testing.cases import normals
 from support.laws import bits, integers, one_hots
@@ -213,113 +213,95 @@ def chain(name: str, k: int, length: int, emission: int = 0) -> StructuredCase:
     return StructuredCase(name, normals(sum(sizes)), distribution, points, log_probs, few)
 
 
-def block_network(theta: Tensor) -> Distribution:
+WEATHER = normals(2, 3, seed=7)
+
+
+def block_network(theta: Tensor) -> dict[str, Node]:
     """Return a three-way root, two leaves in one block, which is listed first, and a lonely bit."""
-    nodes = {
+    return {
         "leaves": Node(["root"], theta[..., :12].unflatten(-1, (3, 2, 2)), size=2),
         "root": Node([], theta[..., 12:15]),
         "lonely": Node([], theta[..., 15:]),
     }
-    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
-def block_log_probs(theta: Tensor) -> Tensor:
-    leaves, root = theta[:12].view(3, 2, 2).log_softmax(-1), theta[12:15].log_softmax(-1)
-    a, b, z, lonely = every(2, 2, 3, 2).T
-    return root[z] + leaves[z, 0, a] + leaves[z, 1, b] + theta[15:].log_softmax(-1)[lonely]
-
-
-def network_of_networks(theta: Tensor) -> Distribution:
-    """Return three cardinalities, a network as a node, and parameters that nodes share."""
-
-    def network(parents: Tensor) -> Tensor:
-        a, b = parents.unbind(-1)
-        return torch.stack([theta[..., 5] * a - theta[..., 6] * b, theta[..., 0] * b], -1)
-
-    nodes = {
-        "a": Node([], theta[..., :2]),
-        "b": Node(["a"], theta[..., :6].unflatten(-1, (2, 3))),
-        "c": Node(["a", "b"], network, cardinality=2),
-    }
-    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
-
-
-def log_probs_of_networks(theta: Tensor) -> Tensor:
-    a, b, c = every(2, 3, 2).T
-    logits = torch.stack([theta[5] * a - theta[6] * b, theta[0] * b], -1)
-    of_c = logits.log_softmax(-1)[torch.arange(len(c)), c]
-    return theta[:2].log_softmax(-1)[a] + theta[:6].view(2, 3).log_softmax(-1)[a, b] + of_c
-
-
-def network_of_bits(theta: Tensor) -> Distribution:
+def network_of_bits(theta: Tensor) -> dict[str, Node]:
     """Return bits by their log-odds: a table, a table given two bits, and a network."""
 
-    def network(parents: Tensor) -> Tensor:
-        return (theta[..., 6] * parents[..., 0] - theta[..., 7] * parents[..., 1]).unsqueeze(-1)
+    def odds(parents: Tensor) -> Tensor:
+        return theta[..., 6] * parents[..., 0] - theta[..., 7] * parents[..., 1]
 
-    nodes = {
-        "c": Node(["a"], lambda a: network(a).squeeze(-1), bits=True),
+    return {
+        "c": Node(["a"], odds, bits=True),
         "a": Node([], theta[..., :2], size=2, bits=True),
         "b": Node(["a"], theta[..., 2:6].unflatten(-1, (2, 2)), bits=True),
     }
-    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
 
 
-def log_probs_of_bits(theta: Tensor) -> Tensor:
-    c, first, second, b = every(2, 2, 2, 2).T
+def network_of_networks(theta: Tensor) -> dict[str, Node]:
+    """Return three cardinalities, a network as a node, and parameters that nodes share."""
 
-    def log_prob(odds: Tensor, bit: Tensor) -> Tensor:
-        return torch.where(bit == 1, odds.sigmoid(), (-odds).sigmoid()).log()
+    def logits(parents: Tensor) -> Tensor:
+        a, b = parents.unbind(-1)
+        return torch.stack([theta[..., 5] * a - theta[..., 6] * b, theta[..., 0] * b], -1)
 
-    of_b = log_prob(theta[2:6].view(2, 2)[first, second], b)
-    of_c = log_prob(theta[6] * first - theta[7] * second, c)
-    return log_prob(theta[0], first) + log_prob(theta[1], second) + of_b + of_c
-
-
-WEATHER = normals(2, seed=7)
-
-
-def known_environment(theta: Tensor) -> Distribution:
-    """Return a fixed root, whose table is not learned, and a leaf of three categories."""
-    nodes = {
-        "weather": Node([], WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2), fixed=True),
-        "choice": Node(["weather"], theta.unflatten(-1, (2, 3))),
+    return {
+        "a": Node([], theta[..., :2]),
+        "b": Node(["a"], theta[..., :6].unflatten(-1, (2, 3))),
+        "c": Node(["a", "b"], logits, cardinality=2),
     }
-    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
 
 
-def environment_log_probs(theta: Tensor) -> Tensor:
-    return (WEATHER.log_softmax(-1)[:, None] + theta.view(2, 3).log_softmax(-1)).flatten()
+def known_root(theta: Tensor) -> dict[str, Node]:
+    """Return a fixed root, whose table is not learned, and a leaf of three categories."""
+    weather = WEATHER[:, 0].to(theta.dtype).expand(*theta.shape[:-1], 2)
+    choice = Node(["weather"], theta.unflatten(-1, (2, 3)))
+    return {"weather": Node([], weather, fixed=True), "choice": choice}
 
 
-def choices(theta: Tensor, fixed: bool = True) -> Distribution:
+def choices(theta: Tensor, fixed: bool = True) -> dict[str, Node]:
     """Return a known environment between learned choices."""
-    weather = normals(2, 3, seed=7).to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
-    nodes = {
+    weather = WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
+    return {
         "choice": Node([], theta[..., :2]),
         "weather": Node(["choice"], weather, fixed=fixed),
         "next": Node(["weather"], theta[..., 2:].unflatten(-1, (3, 2))),
     }
-    return catlog.distributions.BayesianNetwork(nodes, theta.shape[:-1])
-
-
-def log_probs_of_choices(theta: Tensor) -> Tensor:
-    a, b, c = every(2, 3, 2).T
-    weather = normals(2, 3, seed=7).log_softmax(-1)
-    after = theta[2:].view(3, 2).log_softmax(-1)
-    return theta[:2].log_softmax(-1)[a] + weather[a, b] + after[b, c]
 
 
 def network(
     name: str,
     parameters: int,
-    distribution: Callable[[Tensor], Distribution],
+    nodes: Callable[[Tensor], dict[str, Node]],
     sizes: tuple[int, ...],
-    log_probs: Callable[[Tensor], Tensor],
     has_copies: bool = False,
 ) -> StructuredCase:
-    theta, points = normals(parameters), every(*sizes)
-    return StructuredCase(f"network {name}", theta, distribution, points, log_probs, has_copies)
+    """Return a network whose definition looks up every point's logits, node by node."""
+
+    def log_prob(theta: Tensor, point: list[int]) -> Tensor:
+        values, result, first = {}, torch.zeros((), dtype=theta.dtype), 0
+        for key, node in nodes(theta).items():
+            values[key] = point[first : first + node.size]
+            first += node.size
+        for key, node in nodes(theta).items():
+            parents = [value for parent in node.parents for value in values[parent]]
+            is_table = isinstance(node.logits, Tensor)
+            logits = node.logits[tuple(parents)] if is_table else node.logits(torch.tensor(parents))
+            if node.bits:
+                logits = torch.stack([torch.zeros_like(logits), logits], -1)
+            rows = logits.reshape(node.size, -1).log_softmax(-1)
+            result = result + sum(row[value] for row, value in zip(rows, values[key], strict=True))
+        return result
+
+    points = every(*sizes)
+    return StructuredCase(
+        f"network {name}",
+        normals(parameters),
+        lambda theta: BayesianNetwork(nodes(theta), theta.shape[:-1], dtype=theta.dtype),
+        points,
+        lambda theta: torch.stack([log_prob(theta, point) for point in points.tolist()]),
+        has_copies,
+    )
 
 
 # Sequences of a network
@@ -643,11 +625,11 @@ ALONE = [
     chain("short chain", 2, 2),
     chain("chain of three states", 3, 2),
     chain("chain with observations", 2, 2, emission=2),
-    network("with a block", 17, block_network, (2, 2, 3, 2), block_log_probs),
-    network("of bits", 8, network_of_bits, (2, 2, 2, 2), log_probs_of_bits),
-    network("of networks", 7, network_of_networks, (2, 3, 2), log_probs_of_networks),
-    network("with a known root", 6, known_environment, (2, 3), environment_log_probs, True),
-    network("with a known node", 8, choices, (2, 3, 2), log_probs_of_choices),
+    network("with a block", 17, block_network, (2, 2, 3, 2)),
+    network("of bits", 8, network_of_bits, (2, 2, 2, 2)),
+    network("of networks", 7, network_of_networks, (2, 3, 2)),
+    network("with a known root", 6, known_root, (2, 3), True),
+    network("with a known node", 8, choices, (2, 3, 2)),
     *sequences(),
     *mixtures(),
     multinomial("multinomial", 2, 3),
