@@ -147,52 +147,43 @@ class _Graph(NamedTuple):
     tables: dict[str, tuple[int, ...]]
 
 
-class _Described(NamedTuple):
-    """A node without its numbers; ``k`` is the number of categories."""
-
-    name: str
-    parents: tuple[str, ...]
-    size: int
-    k: int
-    fixed: bool
-    bits: bool
+# A node without its numbers: name, parents, size, number of categories, fixed, bits.
+_Described = tuple[str, tuple[str, ...], int, int, bool, bool]
 
 
 def _graph(nodes: tuple[_Described, ...]) -> _Graph:
     """Return what the nodes say of their variables, or raise unless they are a graph."""
     place: dict[str, tuple[int, ...]] = {}
     cardinalities: list[int] = []
-    for node in nodes:
-        place[node.name] = tuple(range(len(cardinalities), len(cardinalities) + node.size))
-        cardinalities += [node.k] * node.size
-    for node in nodes:
-        for parent in node.parents:
+    for name, _, size, k, *_ in nodes:
+        place[name] = tuple(range(len(cardinalities), len(cardinalities) + size))
+        cardinalities += [k] * size
+    parents: dict[str, tuple[int, ...]] = {}
+    tables: dict[str, tuple[int, ...]] = {}
+    fixed: list[int] = []
+    for name, names, size, k, is_fixed, bits in nodes:
+        for parent in names:
             if parent not in place:
                 raise ValueError(
-                    f"BayesianNetwork: parent {parent!r} of node {node.name!r} is not among the "
-                    f"nodes {list(place)}."
+                    f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes "
+                    f"{list(place)}."
                 )
-    order = _parents_first({node.name: node.parents for node in nodes})
-    parents = {node.name: tuple(i for name in node.parents for i in place[name]) for node in nodes}
+        parents[name] = tuple(i for parent in names for i in place[parent])
+        sizes = [cardinalities[i] for i in parents[name]]
+        tables[name] = (*sizes, *[size] * (size > 1), *[k] * (not bits))
+        fixed += place[name] if is_fixed else ()
+    named = {name: names for name, names, *_ in nodes}
+    order = _parents_first(named)
     reach: dict[str, frozenset[int]] = {}
-    by_name = {node.name: node for node in nodes}
     for name in order:
-        reach[name] = frozenset(parents[name]).union(*[reach[p] for p in by_name[name].parents])
-    tables = {
-        node.name: (
-            *[cardinalities[i] for i in parents[node.name]],
-            *[node.size] * (node.size > 1),
-            *[node.k] * (not node.bits),
-        )
-        for node in nodes
-    }
+        reach[name] = frozenset(parents[name]).union(*[reach[parent] for parent in named[name]])
     return _Graph(
         order,
         tuple(parents[name] for name in order),
         tuple(place[name] for name in order),
         tuple(reach[name] for name in order),
         tuple(cardinalities),
-        frozenset(i for node in nodes if node.fixed for i in place[node.name]),
+        frozenset(fixed),
         tables,
     )
 
@@ -250,7 +241,7 @@ def _described(name: str, node: Node) -> _Described:
             f"{owner}: `cardinality` must be that {kind}, {k}, but it is {node.cardinality}. It "
             "needs none."
         )
-    return _Described(name, tuple(node.parents), node.size, k, node.fixed, node.bits)
+    return name, tuple(node.parents), node.size, k, node.fixed, node.bits
 
 
 @constant_result  # torch 2.6 cannot trace graphlib

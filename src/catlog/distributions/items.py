@@ -71,32 +71,23 @@ def read_items(
     else:
         to_choose = torch.full(batch, k, dtype=torch.int64, device=scores.device)
     if can_inspect(validate_args is not False, scores):
-        _check_scores(owner, name, scores, mask)
-        _check_enough(owner, to_choose, is_item.sum(-1))
+        is_bad = scores.isnan() | (scores == torch.inf)
+        if (bad := _first(is_bad if mask is None else is_bad & mask)) is not None:
+            raise ValueError(
+                f"{owner}: `{name}` must be finite (or -inf for what is never chosen), but it is "
+                f"{float(scores[bad])} at index {bad}."
+            )
+        items = is_item.sum(-1)
+        if (bad := _first((to_choose < 0) | (to_choose > items))) is not None:
+            place = f" at batch index {bad}" if bad else ""
+            raise ValueError(
+                f"{owner}: `k` must be between 0 and the number of items that can be chosen, "
+                f"{int(items[bad])}{place}, but {int(to_choose[bad])} was given. Masked items and "
+                "those of score -inf cannot be chosen."
+            )
     return scores.masked_fill(~is_item, -torch.inf), is_item, to_choose
 
 
-def _check_scores(owner: str, name: str, scores: Tensor, mask: Tensor | None) -> None:
-    """Raise if the score of an item is NaN or +inf. This reads the numbers."""
-    is_bad = scores.isnan() | (scores == torch.inf)
-    if mask is not None:
-        is_bad = is_bad & mask
-    if bool(is_bad.any()):
-        bad = tuple(is_bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"{owner}: `{name}` must be finite (or -inf for what is never chosen), but it is "
-            f"{float(scores[bad])} at index {bad}."
-        )
-
-
-def _check_enough(owner: str, k: Tensor, items: Tensor) -> None:
-    """Raise unless ``0 <= k <= items`` everywhere. This reads the numbers."""
-    is_bad = (k < 0) | (k > items)
-    if bool(is_bad.any()):
-        bad = tuple(is_bad.nonzero()[0].tolist())
-        place = f" at batch index {bad}" if bad else ""
-        raise ValueError(
-            f"{owner}: `k` must be between 0 and the number of items that can be chosen, "
-            f"{int(items[bad])}{place}, but {int(k[bad])} was given. Masked items and those of "
-            "score -inf cannot be chosen."
-        )
+def _first(is_bad: Tensor) -> tuple[int, ...] | None:
+    """Return the index of the first True, or None. This reads the numbers."""
+    return tuple(is_bad.nonzero()[0].tolist()) if bool(is_bad.any()) else None
