@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from ..core import Estimate, Estimator, Evaluator, Learner, Positive, Randomness
 from ..core.categories import IMPOSSIBLE, gumbels_given_argmax
@@ -66,9 +65,6 @@ class MuProp(Estimator[RelaxableFactors]):
     differentiates_f = True
     many_outputs = False
     why_one_output = "it needs the slopes of every output"
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples + 1
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -346,9 +342,6 @@ class REBAR(Learner[RelaxableFactors]):
         self.samples = samples
         self.eta = nn.Parameter(torch.tensor(float(eta)))
         self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
-
-    def evaluations(self, q: Distribution) -> int:
-        return 2 * self.samples
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         draws = RelaxedDraws.of(f, q, draw, self.samples)

@@ -6,14 +6,12 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ..core import Estimate, Estimator, Evaluator, Randomness
 from ..core.categories import inverse_cdf, positive
 from ..core.factors import Bits, IndependentFactors
 from ..core.tracing import full_precision
-from ..core.view import view
 from .score_function import leave_one_out
 
 __all__ = ["ARM", "ARMS", "ARSM", "CARMS", "DisARM", "DisARMTree"]
@@ -334,10 +332,6 @@ class ARSM(Estimator[IndependentFactors]):
     """
 
     samples: int = 1
-
-    def evaluations(self, q: Distribution) -> int:
-        k = view(q, 0, self.accepts, "ARSM").k
-        return self.samples * (1 + k * (k - 1) // 2)
 
     def estimate(self, f: Evaluator, q: IndependentFactors, draw: Randomness) -> Estimate:
         n, k = self.samples, q.k

@@ -181,9 +181,6 @@ class RAM(Estimator[Factors]):
     _: KW_ONLY
     chunk_size: Count | None = None
 
-    def evaluations(self, q: Distribution) -> int:
-        return SCateR(self.samples).evaluations(q)
-
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         return SCateR(self.samples, suffix="gumbel").estimate(f, q, draw)
 
@@ -218,10 +215,6 @@ class LEG(Estimator[Factors]):
     samples: int = 1
     _: KW_ONLY
     chunk_size: Count | None = None
-
-    def evaluations(self, q: Distribution) -> int:
-        factors = view(q, 0, self.accepts, "LEG")
-        return self.samples * (1 + sum(factors.cardinalities) - factors.d)
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         if isinstance(q, IndependentFactors):  # there, weights may multiply differences of f

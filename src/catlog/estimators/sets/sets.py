@@ -7,7 +7,6 @@ from typing import Annotated
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ...core import Count, Estimate, Estimator, Evaluator, Learner, Randomness, Range
@@ -16,7 +15,6 @@ from ...core.checks import check_count
 from ...core.factors import Factors
 from ...core.learning import frozen, learns
 from ...core.tracing import can_inspect
-from ...core.view import view
 from .likely_and_rest import Members, beam_search, sum_and_sample
 
 __all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
@@ -158,10 +156,6 @@ class SumAndSample(Estimator[Factors]):
     _: KW_ONLY
     top: Count = 1
 
-    def evaluations(self, q: Distribution) -> int:
-        factors = view(q, 0, self.accepts, "SumAndSample")
-        return min(self.top, prod(factors.cardinalities)) + self.samples
-
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         count = min(self.top, prod(q.cardinalities))
         members, valid = beam_search(q, count)
@@ -222,9 +216,6 @@ class MAPO(Learner[Factors]):
     @property
     def unbiased(self) -> bool:
         return self.clip == 0
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.size + self.samples
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         members, valid = self._recall(q)
