@@ -122,7 +122,7 @@ class Randomness:
     def given_points(self, n: int, groups: int = 1, *, checked: bool = True) -> Tensor | None:
         """Return the points given, ``checked`` or as they are; None where a method should make n
         points itself."""
-        self.taken.append(("points", (n * groups, *self.q.batch_shape, *self.q.event_shape)))
+        self.taken.append(("points", (n * groups,)))
         if self.x is None or not checked:
             return self.x
         return checked_points(self.q, self.x, self.owner, groups, self.least, self.hint)
