@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 from ..estimators import GumbelSoftmax, IndeCateR
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from .mlp import glorot, mlp
-from .problem import Problem, Size, bits, black_box, load_or_make, problem
+from .problem import Problem, Size, bits, black_box, problem
 
 VERSION = 2  # of the files in the cache
 # The layers of the encoder; the decoder is its mirror image.
@@ -68,9 +68,13 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get("CATLOG_CACHE") or f"{cache}/catlog").expanduser() / "problems"
     file = folder / f"dvae-{VERSION}-{size}-{seed}.pt"
-    state = load_or_make(file, lambda: _train(train, size, seed))
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{file.name}.{os.getpid()}.part")
+        torch.save(_train(train, size, seed), part)
+        part.replace(file)  # in one step: a reader sees the whole file or none
     model = _model(size)
-    model.load_state_dict(state)
+    model.load_state_dict(torch.load(file, weights_only=True))
     model = (model.double() if size == "small" else model).requires_grad_(False)
     images = test[:IMAGES].to(next(model.parameters()).dtype)
     encoder, decoder = model

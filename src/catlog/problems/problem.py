@@ -1,13 +1,9 @@
 """A test problem (a function, a distribution and the right gradient) and the registry."""
 
-import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from math import prod
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -24,7 +20,6 @@ from ..estimators import Exact
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
-DAMAGES = (OSError, RuntimeError, EOFError, ValueError, UnpicklingError)  # of a file
 How = Literal["closed form", "enumeration", "pooled"]
 
 
@@ -212,25 +207,3 @@ def own_mean(f: HasMean, distribution: Callable[..., Distribution]) -> Function:
 def black_box(f: Function) -> Function:
     """Return f without its table, for points with any number of dimensions before the batch."""
     return lambda x: f(x.unsqueeze(0)).squeeze(0)
-
-
-def load_or_make(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the tensors in ``path``; if it is missing or damaged, call ``make`` and save them."""
-    try:
-        loaded: dict[str, Any] = torch.load(path, weights_only=True)
-        return loaded
-    except DAMAGES:
-        tensors = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:  # given a path, torch raises no OSError
-            torch.save(tensors, file)
-        os.replace(part, path)  # in one step: a reader sees the whole file or none
-    except OSError as error:
-        warnings.warn(
-            f"{path} could not be written ({error}), so its content is computed every time. Set "
-            "the environment variable CATLOG_CACHE to a folder that can be written to.",
-            stacklevel=2,
-        )
-    return tensors
