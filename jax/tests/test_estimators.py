@@ -63,10 +63,20 @@ def estimates(E: Estimator, q: Factors, key: Any = KEY, g: Any = None, **options
     return v, derivatives
 
 
+def possible(q: Factors) -> Any:
+    """Return the category numbers of all possible points."""
+    index = jnp.asarray(list(product(range(q.k), repeat=q.d)))
+    return index[jnp.exp(q.log_prob(index)) > 0]
+
+
+def points(q: Factors) -> tuple[Any, Any]:
+    """Return all possible points, and their probabilities."""
+    return q.point(possible(q)), jnp.exp(q.log_prob(possible(q)))
+
+
 def right(q: Factors, g: Any = f) -> Any:
     """Return the numbers of which these are estimates: a sum over all points."""
-    index = jnp.asarray(list(product(range(q.k), repeat=q.d)))
-    index = index[jnp.exp(q.log_prob(index)) > 0]
+    index = possible(q)
 
     def value(q: Any, theta: Any) -> Any:
         p = jnp.exp(q.log_prob(index))
@@ -77,25 +87,16 @@ def right(q: Factors, g: Any = f) -> Any:
     return v, derivatives
 
 
-def points(q: Factors) -> tuple[Any, Any]:
-    """Return all possible points, and their probabilities."""
-    index = jnp.asarray(list(product(range(q.k), repeat=q.d)))
-    p = jnp.exp(q.log_prob(index))
-    return q.point(index[p > 0]), p[p > 0]
-
-
-def mean_over_draws(
-    E: Estimator, q: Factors, n: int, probability: Any = None, **options: Any
-) -> Any:
+def mean_over_draws(E: Estimator, q: Factors, n: int, **options: Any) -> Any:
     """Return the exact mean of an estimate over all lists of n points."""
     x, p = points(q)
     rows = jnp.asarray(list(product(range(len(x)), repeat=n)))
-    weight = (
-        p[rows].prod(1) if probability is None else jnp.array([probability(p[r]) for r in rows])
-    )
-    rows = rows[weight > 0]
+    weight = p[rows].prod(1)
+    if isinstance(E, UnorderedSet):  # of two points, without replacement
+        weight = jnp.where(rows[:, 0] == rows[:, 1], 0.0, weight / (1 - p[rows[:, 0]]))
+    rows, weight = rows[weight > 0], weight[weight > 0]
     every = jax.jit(jax.vmap(lambda row: estimates(E, q, x=x[row], **options)))(rows)
-    return jax.tree.map(lambda t: jnp.tensordot(weight[weight > 0], t, 1), every)
+    return jax.tree.map(lambda t: jnp.tensordot(weight, t, 1), every)
 
 
 def settings(cases: list[tuple[Estimator, tuple[str, ...]]]) -> Any:
@@ -105,12 +106,7 @@ def settings(cases: list[tuple[Estimator, tuple[str, ...]]]) -> Any:
     )
 
 
-@settings(
-    [
-        (Exact(), EVERY),
-        (Exact(chunk_size=3), ("bits",)),
-    ]
-)
+@settings([(Exact(), EVERY), (Exact(chunk_size=3), ("bits",))])
 def test_exact_is_the_sum_over_all_points(E: Estimator, kind: str) -> None:
     close(estimates(E, Q[kind]), right(Q[kind]))
 
@@ -119,6 +115,7 @@ def test_exact_is_the_sum_over_all_points(E: Estimator, kind: str) -> None:
     [
         (Reinforce(2, baseline=0.7), EVERY),
         (RLOO(2), EVERY),
+        (UnorderedSet(2), ("bits", "masked", "Markov")),
         (IndeCateR(1), INDEPENDENT),
         (IndeCateR(2), ("bits", "masked")),
         (IndeCateR(1, chunk_size=2), ("one-hot", "integers")),
@@ -126,15 +123,6 @@ def test_exact_is_the_sum_over_all_points(E: Estimator, kind: str) -> None:
 )
 def test_mean_over_all_draws_is_right(E: Estimator, kind: str) -> None:
     close(mean_over_draws(E, Q[kind], E.samples), right(Q[kind]))
-
-
-@pytest.mark.parametrize("kind", ["bits", "masked", "Markov"])
-def test_mean_over_all_sets_is_right(kind: str) -> None:
-    def without_replacement(p: Any) -> Any:
-        return jnp.where(p[0] == p[1], 0.0, p[0] * p[1] / (1 - p[0]))  # all have different chances
-
-    E = UnorderedSet(2)
-    close(mean_over_draws(E, Q[kind], 2, without_replacement), right(Q[kind]))
 
 
 @settings(
