@@ -140,7 +140,7 @@ bench: .venv/ready  ## measure time, memory and variance, written to results/ (2
 suite: .venv/ready  ## every estimator on every problem (resumes where it was interrupted)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.suite
 
-planted-bugs: .venv/pyro  ## plant the bugs of tests/planted_bugs.toml one by one, and see whether the tests notice (half an hour)
+planted-bugs: .venv/pyro .venv-jax/ready  ## plant the bugs of tests/planted_bugs.toml one by one, and see whether the tests notice (half an hour)
 	$(BIN)/python tests/planted_bugs.py
 
 clean:  ## remove the environment and what was built

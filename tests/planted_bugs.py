@@ -72,7 +72,8 @@ def run(tree: Path, tests: list[str]) -> str:
     """Run tests in a copy of the repository; a failing test has seen the bug."""
     sources = [str(tree / folder / "src") for folder in (".", "experiments", "kernels")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    python = ROOT / ".venv-jax/bin/python" if tests[0].startswith("jax/") else sys.executable
+    command = [str(python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS
