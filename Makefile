@@ -44,7 +44,8 @@ shapes: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --jaxtyping-packages=catlog,beartype.beartype \
 		$(SHAPED) src/catlog/testing/test_outputs.py tests/functions/test_functions.py \
 		tests/functions/test_known.py tests/distributions/test_structured.py \
-		-k "frozen or table or (of_its_own and event) or \
+		tests/distributions/test_checklist.py \
+		-k "frozen or test_log_prob or table or (of_its_own and event) or \
 		(unbiased and not test_outputs and not (test_known and (RLOO or CritiCateR or DoubleCV)))"
 
 .venv/peers: .venv/ready
