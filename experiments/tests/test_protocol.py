@@ -1,7 +1,7 @@
 """Published protocols: stacked models are single models, and bounds are bounds."""
 
 from collections.abc import Callable
-from itertools import product
+from itertools import cycle, product
 from math import log
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import leaky_relu, linear
 
-from catlog import REBAR, RLOO, Estimator, SlopeCateR
+from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
 from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog_experiments import DVAE, records
 from catlog_experiments.cli import main
@@ -262,6 +262,30 @@ def test_every_model_has_the_gradient_of_a_single_one() -> None:
             assert a.grad is not None
             assert b.grad is not None
             assert torch.allclose(a.grad[s], b.grad[0], rtol=1e-3, atol=1e-5)
+
+
+def test_bias_and_variance_of_known_estimators() -> None:
+    """Exact, twice the exact gradient, and estimates that alternate around the exact one."""
+    task = task_of(protocol="categorical", variables=2, categories=3, batch=20, gradient_repeats=10)
+    exact = Exact()
+    task.E = exact
+    assert task.bias() == pytest.approx({"relative_bias2": 0, "relative_variance": 0}, abs=1e-9)
+    task.E = lambda f, q: 2 * exact(f, q)  # type: ignore[assignment]
+    assert task.bias() == pytest.approx({"relative_bias2": 1, "relative_variance": 0}, abs=1e-5)
+    factor = cycle([0, 2])
+    task.E = lambda f, q: next(factor) * exact(f, q)  # type: ignore[assignment]
+    known = {"relative_bias2": -1 / 9, "relative_variance": 10 / 9}
+    assert task.bias() == pytest.approx(known, rel=1e-4)
+    assert all(parameter.requires_grad for parameter in task.model.parameters())
+
+
+def test_bias_is_measured_at_the_end_where_points_are_few() -> None:
+    few = {"protocol": "categorical", "variables": 2, "categories": 3, "estimator": "ReinMax"}
+    task = task_of(**few, batch=2000, gradient_repeats=2)
+    assert "relative_bias2" in task.measure(task.iterations)
+    assert "relative_bias2" not in task.measure(1)
+    many = task_of(**(few | {"variables": 20}), batch=2000, gradient_repeats=2)
+    assert "relative_bias2" not in many.measure(many.iterations)
 
 
 def test_learning_rates_are_those_of_the_protocols() -> None:

@@ -76,7 +76,7 @@ def sweep(
     folder keeps other processes out.
 
     Args:
-        configs: the experiments; equal ones are run once.
+        configs: the experiments; of those that differ in their length alone, the longest is run.
         root: the folder below which the runs are stored.
         jobs: more than one: the number of runs at a time, as tasks of Ray, so that one that dies
             does not affect the others. None: one after another in this process.
@@ -88,13 +88,9 @@ def sweep(
         watch: called regularly.
     """
     on_ray = address is not None or (jobs or 1) > 1
-    by_folder: dict[Path, Settings] = {}
-    for config in configs:
-        if by_folder.setdefault(folder_for(config, Path(root).resolve()), config) != config:
-            raise ValueError(
-                f"--grid: runs that differ in their {config.length} alone share a folder, as the "
-                "longest contains the others. Give the longest only."
-            )
+    # Runs that differ in their length alone share a folder, as the longest contains the others.
+    longest_last = sorted(configs, key=lambda config: getattr(config, config.length))
+    by_folder = {folder_for(config, Path(root).resolve()): config for config in longest_last}
     todo = {
         path: config
         for path, config in by_folder.items()
