@@ -201,8 +201,9 @@ def _sources(
             return lambda *_: known, known, listed(parameters)
         view(known)  # raises an error that lists the distributions, if this is none
         leaves = leaves_of(known)
-        if not leaves:
-            leaves, known = _with_leaf(known)
+        if not leaves and not isinstance(known, Ordered):
+            known = deepcopy(known)
+            leaves = [given_parameter(base_distribution(known)).requires_grad_()]
         return lambda *_: known, known, leaves
     if not callable(q):
         raise TypeError(
@@ -225,17 +226,6 @@ def leaves_of(q: Distribution) -> list[Tensor]:
         return graph_leaves(q.log_prob(q.sample()))
 
 
-def _with_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:
-    """Return a copy of q with logits (or probabilities) that are a leaf of the graph."""
-    if isinstance(q, Ordered):
-        raise ValueError(
-            "q: none of its parameters has requires_grad=True, so it has no gradient to estimate. "
-            "Call requires_grad_() on them before q is built from them."
-        )
-    copy = deepcopy(q)
-    return [given_parameter(base_distribution(copy)).requires_grad_()], copy
-
-
 # Gradients
 
 
@@ -248,15 +238,14 @@ def check_trainable(parameters: Sequence[object]) -> None:
     """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
     if not parameters:
         raise ValueError(
-            "parameters: tensors with requires_grad=True are needed, but none were given or found."
+            "parameters: tensors with requires_grad=True are needed, but none were given or found. "
+            "Call requires_grad_() before q is built from them."
         )
     for number, parameter in enumerate(parameters):
         if not isinstance(parameter, Tensor) or not parameter.requires_grad:
-            kind = type(parameter).__name__
-            lack = " without a gradient" if isinstance(parameter, Tensor) else ""
             raise ValueError(
                 f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
-                f"{kind}{lack}. Call requires_grad_() before q is built from it."
+                f"{type(parameter).__name__}. Call requires_grad_() before q is built from it."
             )
 
 
