@@ -30,13 +30,6 @@ def test_logits_of_multidiscrete_actions_side_by_side() -> None:
     )
 
 
-def test_a_q_function_with_a_value_per_action() -> None:
-    policy = catlog.distributions.Categoricals(torch.zeros(7, sum(SIZES)).split(SIZES, -1))
-    returned = r"\(1, 7, 4\).*outputs=1.*Reduce the event dimensions \(4,\)"
-    with pytest.raises(ValueError, match=rf"f must return one value per point.*{returned}"):
-        catlog.IndeCateR(1)(lambda x: x.double(), policy)
-
-
 def test_routers_that_draw_integers() -> None:
     def loss(x: Tensor) -> Tensor:
         return x.double().flatten(-2 if x.dim() == 3 else -1).square().sum(-1)
