@@ -241,7 +241,7 @@ BAD: dict[str, Callable[[], object]] = {
     "x must hold whole numbers": lambda: RLOO(2)(total, counts, x=z(2, 2) + 0.5),
     # Counts
     "`total_count` that requires a gradient": lambda: CountDifferences()(total, learned),
-    "x must be a tensor of shape": lambda: CountDifferences()(total, poisson, x=z(3, 3)),
+    "x must have shape": lambda: CountDifferences()(total, poisson, x=z(3, 3)),
     "x must hold counts that": lambda: CountDifferences()(total, poisson, x=z(1, 2) + 0.5),
     "must hold counts that":
         lambda: CountDifferences()(lambda x: x, Binomial(2, ONE_HALF), x=z(1, 1) + 3),

@@ -10,11 +10,25 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid, softplus
 
-from .categories import Kind, centred, inverse_cdf, one_hots, safe_log, times_jacobian, widened
-from .checks import check_dense
+from .categories import (
+    Kind,
+    centred,
+    integers,
+    inverse_cdf,
+    one_hots,
+    safe_log,
+    times_jacobian,
+    widened,
+)
+from .checks import check_dense, refusal
 from .ordered import IndependentBlocks, Ordered, PointForm, Rearranged, Scored
 from .tracing import can_inspect, inside_functorch, is_transformed
 
+WHOLE = "whole numbers, as q.sample() gives them"
+FORMS = {
+    Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
+    Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
+}
 T = TypeVar("T")
 Weight = float | Tensor
 Index = Int64[Tensor, "n *batch d"]
@@ -123,6 +137,24 @@ class Factors:
         if self.one_hot:
             return self.shaped(one_hots(index, self.k, self.dtype))
         return self.shaped(index.to(self.dtype, copy=True))
+
+    def check_points(self, x: Tensor, points: Tensor) -> None:
+        """Raise unless q can draw the points x, of whatever dtype; ``points`` have that of q."""
+        index = self.index(points)
+        if self.dtype.is_floating_point and bool((self.point(index.clamp(min=0)) != x).any()):
+            kind = getattr(self, "form", self).kind
+            raise refusal("x", f"hold {FORMS.get(kind, WHOLE)}", "others were given")
+        sizes = integers(self.cardinalities, index.device)
+        possible = ((index >= 0) & (index < sizes)).all(-1)
+        if bool(possible.all()):
+            with torch.no_grad():
+                possible = self.log_prob(index) > -torch.inf
+        if can_inspect(True, possible) and not bool(possible.all()):
+            bad = tuple((~possible).nonzero()[0].tolist())
+            raise ValueError(
+                f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has "
+                "probability zero."
+            )
 
     def from_uniforms(self, u: Float[Tensor, "n *batch d"]) -> Index:
         """Return the category numbers that the inverse CDF makes from uniforms."""

@@ -8,17 +8,12 @@ import torch
 from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
-from .categories import Kind, integers, inverse_cdf
+from .categories import inverse_cdf
 from .checks import check_count, check_dense, check_device, check_generator, refusal, shape_or_type
-from .factors import Bits, DependentFactors, Factors
+from .factors import Bits, Factors
 from .tracing import can_inspect
 
 Sampling = Literal["independent", "antithetic", "latin"]
-WHOLE = "whole numbers, as q.sample() gives them"
-FORMS = {
-    Kind.BITS: "zeros and ones, as a Bernoulli distribution draws them",
-    Kind.ONE_HOT: "one-hot vectors, a single 1 among zeros",
-}
 MOST_COUNTED, MOST_INSERTED = 8, 128  # keys; more of them take longer than sorting
 
 
@@ -119,12 +114,11 @@ class Randomness:
             return u.to(real)
         return u.to(real).clamp(max=1 - torch.finfo(real).eps / 2)  # where rounding gave 1
 
-    def given_points(self, n: int, groups: int = 1, *, checked: bool = True) -> Tensor | None:
-        """Return the points given, ``checked`` or as they are; None where a method should make n
-        points itself."""
+    def given_points(self, n: int, groups: int = 1) -> Tensor | None:
+        """Return the points given; None where a method should make n points itself."""
         self.taken.append(("points", (n * groups,)))
-        if self.x is None or not checked:
-            return self.x
+        if self.x is None:
+            return None
         return checked_points(self.q, self.x, self.owner, groups, self.least, self.hint)
 
     def part_of_uniform(
@@ -271,21 +265,7 @@ def checked_points(q: Factors, x: Any, owner: str, groups: int, least: int, hint
     x = x.detach().reshape(x.shape[:1] + q.batch_shape + q.event_shape)
     points = x.to(q.dtype)
     if can_inspect(q.validate, x):
-        if not of_integers and bool((q.point(q.index(points).clamp(min=0)) != x).any()):
-            kind = q.form.kind if isinstance(q, DependentFactors) else q.kind
-            raise refusal("x", f"hold {FORMS.get(kind, WHOLE)}", "others were given")
-        index = q.index(points)
-        sizes = integers(q.cardinalities, index.device)
-        possible = ((index >= 0) & (index < sizes)).all(-1)
-        if bool(possible.all()):
-            with torch.no_grad():
-                possible = q.log_prob(index) > -torch.inf
-        if can_inspect(True, possible) and not bool(possible.all()):
-            bad = tuple((~possible).nonzero()[0].tolist())
-            raise ValueError(
-                f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has "
-                "probability zero."
-            )
+        q.check_points(x, points)
     return points
 
 

@@ -21,7 +21,14 @@ from torch.distributions import (
 from torch.nn.functional import logsigmoid
 
 from ..core.categories import Kind, safe_log, widened
-from ..core.checks import check_count, check_dense, check_flag, check_number, is_checked
+from ..core.checks import (
+    check_count,
+    check_dense,
+    check_flag,
+    check_number,
+    is_checked,
+    refusal,
+)
 from ..core.factors import READERS, Factors, given_form
 from ..core.tracing import can_inspect, is_transformed
 from ..core.view import view
@@ -91,6 +98,13 @@ class Counts(Factors):
         self.log_p, self.log_rest = (log.to(self.real).reshape(shape) for log in logs)
         self.steps = torch.ones_like(self.fixed)
         self.most = torch.full_like(self.fixed, torch.inf)
+
+    def check_points(self, x: Tensor, points: Tensor) -> None:
+        counts = self.flat(points)
+        is_count = (counts >= 0) & (counts == counts.round()) & (counts <= self.most)
+        if not bool(is_count.all()):
+            claim = "hold counts that q can draw, whole numbers from 0 on"
+            raise refusal("x", claim, "others were given")
 
     def logarithms(self, base: Any) -> tuple[Tensor, Tensor]:
         """Return log p and log(1 - p), exact also for logits of +-80."""

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import Count, Estimate, Estimator, Evaluator, Randomness
-from ..core.checks import check_device
 from ..core.randomness import seeded_from
-from ..core.tracing import can_inspect
 from ..distributions.counts import Counts
 
 
@@ -59,12 +57,10 @@ class CountDifferences(Estimator[Counts]):
     chunk_size: Count | None = None
 
     def estimate(self, f: Evaluator, q: Counts, draw: Randomness) -> Estimate:
-        x = draw.given_points(self.samples, checked=False)
+        x = draw.given_points(self.samples)
         if x is None:
             with torch.no_grad(), seeded_from(draw.generator):
                 x = q.distribution.sample((self.samples,))
-        else:
-            x = _checked(q, x)
         z = x.reshape(x.shape[:1] + q.batch_shape + (q.d,))
         fx = f(x.reshape(z.shape[:-1] + q.event_shape))
         weight = q.weights(z.to(q.real))
@@ -86,25 +82,3 @@ class CountDifferences(Estimator[Counts]):
             gradient = (weight * change).mean(0)
         value = fx.mean(0)
         return Estimate(value, value + (gradient * q.parameter.movedim(-1, 0)).sum(0))
-
-
-def _checked(q: Counts, x: object) -> Tensor:
-    """Return the points given, or raise unless they are counts of the right shape."""
-    tail = tuple(q.seen_batch + q.event_shape)
-    if not isinstance(x, Tensor) or x.shape[1:] != tail or x.dim() != len(tail) + 1 or not len(x):
-        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(
-            f"x must be a tensor of shape [n, *batch, *event] = "
-            f"[{', '.join(map(str, ('n', *tail)))}], but {shape} was given."
-        )
-    check_device("x", x, q.device)
-    points = x.detach().to(q.dtype)
-    flat = points.reshape(points.shape[:1] + q.batch_shape + (q.d,))
-    if can_inspect(q.validate, x):
-        is_count = (flat >= 0) & (flat == flat.round()) & (flat <= q.most)
-        if not bool(is_count.all()):
-            raise ValueError(
-                "x must hold counts that q can draw, whole numbers from 0 on, but others were "
-                "given."
-            )
-    return points
