@@ -225,11 +225,10 @@ class Estimator(Generic[Q]):
         return factors
 
     def _checked_points(self, x: Any, q: Factors) -> Array:
-        like = jax.eval_shape(q.point, jax.ShapeDtypeStruct((1, q.d), jnp.int32))
-        x = jnp.asarray(x)
-        if x.shape[1:] != like.shape[1:] or x.ndim != len(like.shape):
+        x, like = jnp.asarray(x), q.like
+        if x.shape[1:] != like.shape or x.ndim == 0:
             raise ValueError(
-                f"x must have shape [n, *event] = (n, {', '.join(map(str, like.shape[1:]))}), but "
+                f"x must have shape [n, *event] = (n, {', '.join(map(str, like.shape))}), but "
                 f"{x.shape} was given."
             )
         check_setting(type(self).__name__, "x.shape[0]", len(x), Count, self.least_samples)

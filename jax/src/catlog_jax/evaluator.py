@@ -84,16 +84,10 @@ class Evaluator:
         On a CPU, those of a batch together are few enough to stay near its caches. On other
         devices they fill it: 2**28 numbers are 1 GiB of float32 input.
         """
-        numbers = max(1, prod(self._points(1).shape[1:]))
+        numbers = max(1, prod(self.q.like.shape))
         on_cpu = jax.default_backend() == "cpu"
         most = max(1024, min(4096, 2**20 // numbers)) if on_cpu else 2**28 // numbers
         return max(1, most // self.batch)
-
-    def _points(self, n: int) -> jax.ShapeDtypeStruct:
-        """Return the shape and dtype of n points."""
-        index = jax.ShapeDtypeStruct((n, self.q.d), jnp.int32)
-        shape: jax.ShapeDtypeStruct = jax.eval_shape(self.q.point, index)
-        return shape
 
     @property
     def constant(self) -> Function:
@@ -101,8 +95,8 @@ class Evaluator:
 
         A stopped gradient of the *result* would still carry tangents through f and its chunks.
         """
-        like = self._points(1)
-        closed, values = jax.closure_convert(self.one, jnp.zeros(like.shape[1:], like.dtype))
+        like = self.q.like
+        closed, values = jax.closure_convert(self.one, jnp.zeros(like.shape, like.dtype))
         values = [stop_gradient(value) for value in values]
         return lambda x: closed(x, *values)
 
@@ -138,9 +132,8 @@ class Evaluator:
             return primals[0], tangents[0]
 
         probe.defjvp(rule, symbolic_zeros=True)
-        f, like = self.constant, self._points(1)
-        x = jax.ShapeDtypeStruct(like.shape[1:], like.dtype)
-        jax.eval_shape(lambda x: jax.jvp(lambda x: probe(f(x)), (x,), (x,)), x)
+        f = self.constant
+        jax.eval_shape(lambda x: jax.jvp(lambda x: probe(f(x)), (x,), (x,)), self.q.like)
         if not any(depends):
             raise ValueError(NOT_DIFFERENTIABLE)
 

@@ -110,6 +110,12 @@ class Factors:
         """Return the points with these category numbers."""
         return index.astype(jnp.int32)
 
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of one point."""
+        one = jax.eval_shape(self.point, jax.ShapeDtypeStruct((1, self.d), jnp.int32))
+        return jax.ShapeDtypeStruct(one.shape[1:], one.dtype)
+
     def log_prob(self, index: Array) -> Array:
         """Return log q(x), ``[n]``."""
         table = self.log_conditionals(index)
