@@ -14,7 +14,6 @@ from torch.distributions import Distribution, Independent
 
 import catlog
 from catlog.core.categories import Kind
-from catlog.distributions import Ordered
 from catlog.testing.settings import tape
 
 Gradients = dict[str, Tensor]
@@ -96,26 +95,13 @@ class EveryOutcome(catlog.Estimator[catlog.Factors]):
     ) -> catlog.Estimate:
         law = q.distribution
         ((_, shape),) = tape(self.estimator, law)
-        support = all_points(law)
+        support = q.point(q.ordered.enumerate_support())
         log_prob = torch.stack([law.log_prob(x) for x in support]).detach()
         total = torch.zeros(law.batch_shape)
         for choice in product(range(len(support)), repeat=shape[0]):
             weight = log_prob[list(choice)].sum(0).exp()
             total = total + weight * self.estimator(f.f, law, x=support[list(choice)])
         return catlog.Estimate(total, total)
-
-
-def all_points(q: Distribution) -> Tensor:
-    """Return every point of q, ``[points, *batch, *event]``."""
-    if isinstance(q, Ordered):
-        return q.enumerate_support()
-    if isinstance(q, catlog.distributions.Categoricals):
-        grid = torch.cartesian_prod(*[torch.arange(size) for size in q.cardinalities])
-        grid = grid.reshape(-1, *[1] * len(q.batch_shape), len(q.cardinalities))
-        return grid.expand(-1, *q.batch_shape, -1)
-    one = points(type(q.base_dist)(logits=q.base_dist.logits[(0,) * len(q.batch_shape)]))
-    grid = torch.stack(one).reshape(len(one), *[1] * len(q.batch_shape), *q.event_shape)
-    return grid.expand(len(one), *q.batch_shape, *q.event_shape)
 
 
 def assert_equal(found: Gradients, wanted: Gradients, atol: float = 1e-10) -> None:

@@ -155,57 +155,55 @@ def registered_conversions_with_other_values() -> Programs:
     return (site(Sign(validate_args=False)),) * 2
 
 
-def refuses_short(
-    name: str, model: Program, guide: Program | None, *words: str, **options: Any
-) -> None:
-    """Register programs, of which the guide may be the same."""
+def refuses_pair(name: str, model: Program, guide: Any, *words: str, **options: Any) -> None:
+    """Register a model and a guide, None where it is the model."""
     REFUSALS[name] = (lambda: (model, guide or model), words, options)
 
 
-refuses_short(
+refuses_pair(
     "other distributions", site(dist.Poisson(torch.tensor(2.0)), "count"), None,
     "'count'", "Poisson", "Categorical", "TraceGraph_ELBO",
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "dependent sites with an estimator for independent ones", *chain(),
     "'b' depends on ['a']", "catlog.SCateR(2)", "infer=",
     error=TypeError, estimator=catlog.IndeCateR(2),
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "enumeration in the model only",
     lambda: (bit(), site(dist.Categorical(P), "z", enumerate="parallel")()), bit,
     "'z'", "enumeration", "Add it to the guide", "pyro.factor", "TraceEnum_ELBO",
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "more categories in the guide", *map(site, map(dist.Categorical, map(torch.ones, (3, 4)))),
     "site 'x' has 4 categories in the guide, but 3", "same number", error=ValueError,
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "sites that the guide does not have", lambda: (bit(), site(dist.Normal(0.0, 1.0), "z")()), bit,
     "'z'", "Add it to the guide", error=ValueError,
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "enumeration by samples", *mixture({"enumerate": "parallel", "num_samples": 4}),
     "'z'", "num_samples", "catlog.RLOO(8)",
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "sites given discrete ones without inverse CDF",
     lambda: pyro.sample("z", dist.Gamma(1.0 + bit(), 1.0)), None, "'z'", "Gamma", "Normal",
 )  # fmt: skip
-refuses_short(
+refuses_pair(
     "guides that are handlers", bit, pyro.poutine.messenger.Messenger(),
     "`guide`", "TraceGraph_ELBO",
 )  # fmt: skip
 for between in (MuProp(2), catlog.REBAR(2)):
     words = (type(between).__name__, "['x']", "in their support", "IndeCateR")
-    refuses_short(f"between the categories, {words[0]}", bit, bit, *words, estimator=between)
-refuses_short(
+    refuses_pair(f"between the categories, {words[0]}", bit, bit, *words, estimator=between)
+refuses_pair(
     "estimators of continuous sites",
     site(dist.Normal(0.0, 1.0), "z", estimator=catlog.RLOO(2)), None,
     "'z'", "Normal", "reparameterised", error=TypeError,
 )  # fmt: skip
 for has_rsample in (False, None):
-    refuses_short(
+    refuses_pair(
         f"factors in the guide with has_rsample={has_rsample}", bit,
         lambda form=has_rsample: pyro.factor("f", 0.3 * bit(), has_rsample=form),
         "pyro.factor('f', ...)", "has_rsample=True", str(has_rsample),

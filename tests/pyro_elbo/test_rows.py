@@ -41,13 +41,9 @@ def test_keywords_and_events_per_argument() -> None:
     def weighted(image: Tensor, grid: Tensor, weight: Tensor, mode: str) -> dict[str, Any]:
         return {"image": grid_sample(image, grid, mode, align_corners=False), "weight": weight}
 
-    images, grid, weight = (
-        normals(4, 1, 3, 3, seed=4),
-        normals(2, 4, 2, 2, 2, seed=5),
-        torch.ones(()),
-    )
+    images, grid = normals(4, 1, 3, 3, seed=4), normals(2, 4, 2, 2, 2, seed=5)
     call = catlog.pyro.rows(weighted, event_dims=(3, 3, 0))
-    found = call(images, grid, weight, mode="nearest")
+    found = call(images, grid, torch.ones(()), mode="nearest")
     assert found["weight"].shape == (2, 4)
     for row in range(2):
         wanted = grid_sample(images, grid[row], "nearest", align_corners=False)
@@ -80,11 +76,9 @@ def recurrent(wrap: Callable[[nn.Module], Any]) -> tuple[Callable[[], None], Cal
                 x = pyro.sample(f"x{t}", dist.Bernoulli(logits=logits).to_event(1))
 
     def model() -> None:
+        prior = dist.Bernoulli(torch.full((1,), 0.3)).to_event(1)
         with pyro.plate("data", 2):
-            x = [
-                pyro.sample(f"x{t}", dist.Bernoulli(torch.full((1,), 0.3)).to_event(1))
-                for t in (0, 1)
-            ]
+            x = [pyro.sample(f"x{t}", prior) for t in (0, 1)]
             location = (x[0] - 2 * x[1])[..., 0]
             pyro.sample("y", dist.Normal(location, 1.0), obs=normals(2, seed=6))
 
