@@ -43,9 +43,7 @@ def test_compiled_equals_eager(E: catlog.Estimator) -> None:
     ("name", "E"),
     [
         ("network with a block", catlog.SCateR(2, variables=2)),
-        ("sequence, network(x, i)", catlog.SCateR(2, suffix="common")),
         ("crf", catlog.SCateR(2)),
-        ("ranking", catlog.RLOO(3)),
     ],
     ids=str,
 )
@@ -153,7 +151,7 @@ def test_a_step_makes_no_warning_of_a_scheduler() -> None:
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
-    """torch.compile gives up on a code object after eight variants; here are nine models."""
+    """torch.compile gives up on a code object after some variants: here two, for four models."""
 
     class Model:
         def __init__(self, size: int) -> None:
@@ -166,9 +164,10 @@ def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
 
     torch._dynamo.reset()
     compile = torch.compile
-    with pytest.MonkeyPatch.context() as patch:
+    # the name of torch 2.6, which later versions take as well
+    with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(cache_size_limit=2):
         patch.setattr(torch, "compile", lambda f, **options: compile(f, backend="eager", **options))
-        for size in range(1, 10):
+        for size in range(1, 5):
             model = Model(size)
             step = catlog.compiled_step(
                 model.loss, torch.optim.SGD([model.theta], 0.1), compile=True
