@@ -81,7 +81,10 @@ class Randomness:
                 return q.point(direct)
             u = self._rand((n * groups, *q.batch_shape, q.d))
         else:
-            u = self._dependent(n, (groups, *q.batch_shape, q.d), sampling).flatten(0, 1)
+            # Not even a dimension of size 1, at which compilers would end a kernel.
+            lead = () if groups == 1 else (groups,)
+            u = self._dependent(n, (*lead, *q.batch_shape, q.d), sampling)
+            u = u.flatten(0, 1) if lead else u
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
         if isinstance(q, Bits) and sampling == "antithetic":  # whose 1 - u may be 1
