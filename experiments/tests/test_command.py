@@ -66,6 +66,8 @@ def test_commands_run_and_exit_with_their_codes(capsys: Capture, caplog: Any) ->
     assert "not shortened" in error_of([*run, "--resume"], capsys)
     axes = ["--grid", "estimator=IndeCateR,RLOO", "--grid", "seed=0,1"]
     for _ in range(2):
+        for path in Path("runs").rglob("sessions.jsonl"):
+            path.write_text("damaged", encoding="utf-8")
         assert main(["sweep", *FLAGS, *axes]) == 0
         assert "12 rows: runs/optimisation.csv" in words(capsys.readouterr().out)
     assert main(["export", "runs", "one", "--output", "all.csv", "--thin", "2"]) == 0

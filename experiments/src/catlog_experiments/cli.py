@@ -130,8 +130,8 @@ def _progress(folders: Sequence[Path], headline: tuple[str, str]) -> Iterator[Ca
                 return
             for path in list(waiting):
                 home = Folder(path)
-                if rows := home.rows():
-                    steps, value = home.sessions()[-1]["iterations"], rows[-1].get(metric)
+                if (rows := home.rows()) and (sessions := home.sessions()):
+                    steps, value = sessions[-1]["iterations"], rows[-1].get(metric)
                     text = path.name if value is None else f"{path.name}, {name} {value:.5g}"
                     if path not in lines:
                         lines[path] = bar.add_task(text, total=steps)

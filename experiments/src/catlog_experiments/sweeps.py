@@ -53,8 +53,6 @@ def grid(base: AnySettings, axes: Sequence[str]) -> list[AnySettings]:
             config = (tyro.conf.FlagConversionOff,)
             parsed = tyro.cli(type(base), args=arguments, default=base, config=config)
             values[name].append(getattr(parsed, name))
-        if len(set(values[name])) < len(values[name]):
-            raise ValueError(f"--grid: {name} must have each value once, but {listed} was given.")
     combinations = product(*values.values())
     return [replace(base, **dict(zip(values, chosen, strict=True))) for chosen in combinations]
 
