@@ -16,6 +16,7 @@ from .noise import watched
 from .tracing import can_inspect, in_inference_mode, is_transformed
 
 Function = Callable[[Tensor], Tensor]
+Rows = Float[Tensor, "rows *batch"]
 
 NOT_DIFFERENTIABLE = (
     "f: its derivative in x is needed by this estimator, but f's value does not depend "
@@ -90,7 +91,7 @@ class Evaluator:
 
     def chunked(
         self, points: Callable[[slice], Tensor], rows: int, *, subtracted: bool = True
-    ) -> Float[Tensor, "rows *batch"]:
+    ) -> Rows:
         """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write there.
 
         Only one chunk of points exists at a time, which bounds the memory. Warn if f is noisy,
@@ -136,11 +137,7 @@ class Evaluator:
     # Changes of one variable
 
     def neighbours(
-        self,
-        x: Tensor,
-        fx: Float[Tensor, "rows *batch"],
-        variables: Slots | None = None,
-        per_variable: bool = False,
+        self, x: Tensor, fx: Rows, variables: Slots | None = None, per_variable: bool = False
     ) -> Table:
         """Return ``f(x with x_i = k) - f(x)``, ``[n, *batch, d, k]``, without autograd; of the
         given ``variables`` of each draw, ``[n, *batch, m, k]``; or with one draw per variable."""
@@ -148,7 +145,7 @@ class Evaluator:
             return Neighbours(self, x, fx, variables, per_variable).changes()
 
     def summed_out(
-        self, x: Tensor, fx: Float[Tensor, "rows *batch"], per_variable: bool = False
+        self, x: Tensor, fx: Rows, per_variable: bool = False
     ) -> Float[Tensor, "*batch d"]:
         """Return the mean of :meth:`neighbours` over the draws and over the categories of each
         variable, differentiable in q.

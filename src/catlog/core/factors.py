@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid, softplus
 
@@ -95,8 +95,8 @@ class Factors:
     distribution: Distribution
     kinds: frozenset[Kind] = frozenset(Kind) - {Kind.COUNTS}
     kind: Kind
-    batch_shape: torch.Size
-    event_shape: torch.Size
+    batch_shape: Size
+    event_shape: Size
     outputs: int
     d: int
     k: int
@@ -110,7 +110,7 @@ class Factors:
     ordered: Ordered
 
     @property
-    def seen_batch(self) -> torch.Size:
+    def seen_batch(self) -> Size:
         """The batch shape as f sees it, without the output dimensions."""
         return self.batch_shape[: len(self.batch_shape) - self.outputs]
 
@@ -225,8 +225,8 @@ class IndependentFactors(Factors):
     def __init__(
         self,
         base: Any,
-        batch_shape: torch.Size,
-        event_shape: torch.Size,
+        batch_shape: Size,
+        event_shape: Size,
         outputs: int = 0,
         validate: bool = True,
     ) -> None:
@@ -323,13 +323,9 @@ class IndependentFactors(Factors):
 
     # Points and categories
 
-    def assign(
-        self,
-        flat: Tensor,
-        variable: Int64[Tensor, "rows *#batch"],
-        category: Int64[Tensor, "rows *batch"],
-    ) -> Tensor:
-        """Set one variable of every element of ``flat`` to ``category``, in place if possible."""
+    def assign(self, flat: Tensor, variable: Tensor, category: Tensor) -> Tensor:
+        """Set one variable of every element of ``flat`` to a category, in place if possible; they
+        are ``[rows, *#batch]`` and ``[rows, *batch]``."""
         put = flat.scatter if inside_functorch() else flat.scatter_
         place = variable.expand(category.shape).unsqueeze(-1)
         return put(-1, place, category.to(flat.dtype).unsqueeze(-1))

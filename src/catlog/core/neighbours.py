@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Slots = Int64[Tensor, "n *#batch slots"]
 Table = Float[Tensor, "n *batch slots k"]
+Rows = Int64[Tensor, " rows"]
 
 
 class Neighbours:
@@ -93,20 +94,13 @@ class Neighbours:
         total = table.sum(0, dtype=self.q.real) - self.fx.sum(0).to(self.q.real).unsqueeze(-1)
         return total.masked_fill(~self.q.possible, 0.0)
 
-    def _points(
-        self,
-        draw: Int64[Tensor, " rows"],
-        slot: Int64[Tensor, " rows"],
-        category: Int64[Tensor, "rows *batch"],
-    ) -> Tensor:
+    def _points(self, draw: Rows, slot: Rows, category: Int64[Tensor, "rows *batch"]) -> Tensor:
         """Return the points of these draws, with the variable of a slot set to a category."""
         q = self.q
         start = q.flat(self.x).index_select(0, draw * q.d + slot if self.per_variable else draw)
         return q.shaped(q.assign(start, self._variable(draw, slot), category))
 
-    def _variable(
-        self, draw: Int64[Tensor, " rows"], slot: Int64[Tensor, " rows"]
-    ) -> Int64[Tensor, "rows *#batch"]:
+    def _variable(self, draw: Rows, slot: Rows) -> Int64[Tensor, "rows *#batch"]:
         """Return the variable of a slot of these draws."""
         if self.variables is not None:
             return self.variables[draw, ..., slot]
