@@ -165,6 +165,8 @@ def torch_steps(
     torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
     torch.manual_seed(0)
     E = eval(method, dict(vars(catlog.estimators)))
+    if isinstance(E, nn.Module):  # it learns
+        E.to(device)
 
     def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
         layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
