@@ -64,6 +64,8 @@ def main() -> None:
         for name, link in links.items():
             link.send(True)
             times[name].append(link.recv())
+    for link in links.values():
+        link.send(None)
     ms = {name: median(values) for name, values in times.items()}
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     rows = [
