@@ -189,7 +189,9 @@ class Factors:
         """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
         return index.unsqueeze(-1) == torch.arange(self.k, device=index.device)
 
-    def score(self, index: Index) -> tuple[Table, Table]:
+    def score(
+        self, index: Index
+    ) -> tuple[Float[Tensor, "m *batch d k"], Float[Tensor, "n *batch d k"]]:
         """Return the log-probabilities of all categories given the earlier variables, 0 where one
         is impossible, and the score in their logits, a constant: 1[x_i = k] - q(k | x_<i)."""
         table = self.log_conditionals(index)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
 from .abilities import has_table
@@ -94,7 +94,7 @@ class Neighbours:
         total = table.sum(0, dtype=self.q.real) - self.fx.sum(0).to(self.q.real).unsqueeze(-1)
         return total.masked_fill(~self.q.possible, 0.0)
 
-    def _points(self, draw: Rows, slot: Rows, category: Int64[Tensor, "rows *batch"]) -> Tensor:
+    def _points(self, draw: Rows, slot: Rows, category: Num[Tensor, "rows *batch"]) -> Tensor:
         """Return the points of these draws, with the variable of a slot set to a category."""
         q = self.q
         start = q.flat(self.x).index_select(0, draw * q.d + slot if self.per_variable else draw)
