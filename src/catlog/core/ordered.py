@@ -186,10 +186,9 @@ class Ordered(Distribution):
         """Return the logits of the next variable and the new state, given the previous variable."""
         raise NotImplementedError
 
-    def next_logits(
-        self, block: int, x: Points, state: Any, previous: Previous
-    ) -> tuple[Logits, Any]:
-        """Return the block's logits and the state, by :meth:`step` or :meth:`conditional`."""
+    def next_logits(self, block: int, x: Points, state: Any, previous: Previous) -> tuple[Any, Any]:
+        """Return the block's logits, which :meth:`given` checks and expands, and the state, by
+        :meth:`step` or :meth:`conditional`."""
         if not self.incremental:
             return self.conditional(x, block), None
         raw, state = self.step(state, block, previous)
