@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,12 +50,33 @@ def test_exact_gradient_of_the_synthetic_problems_is_right(name: str, function: 
     torch.testing.assert_close(gradient, task.exact, rtol=1e-6, atol=1e-6)
 
 
+def test_bias_and_variance_of_two_estimates() -> None:
+    """Of zero and twice the exact gradient, whose mean is right by chance."""
+    task = Gradients(repeats=2, together=1).task()
+    task.g, task.g2 = 2 * task.exact, (2 * task.exact).square()
+    metrics = task.measure(2)
+    assert metrics["relative_bias"] == pytest.approx(0, abs=1e-12)
+    assert metrics["relative_variance"] == pytest.approx(2)
+    assert metrics["relative_bias2"] == pytest.approx(-1)  # less the variance of the mean
+
+
 def test_published_update_moves_all_by_the_first() -> None:
     task = Optimisation(variables=20, update="published").task()
     before = task.logits.detach().clone()
     task.step(0)
     moved = task.logits.detach() - before
     torch.testing.assert_close(moved, moved[:1].expand_as(moved))
+
+
+@pytest.mark.parametrize(
+    ("config", "variables"),
+    [(Optimisation(), 200), (DVAE(), 200), (DVAE(categories=10), 200), (Addition(digits=16), 16)],
+)
+def test_rloo_f_has_a_draw_for_every_evaluation_of_indecater(config: Any, variables: int) -> None:
+    """The fair comparison of the paper, which counts variables x categories for a draw."""
+    categories = getattr(config, "categories", config.category_count)
+    methods = config.methods
+    assert methods["RLOO-F"].samples == methods["IndeCateR"].samples * variables * categories
 
 
 @pytest.mark.parametrize("name", [name for name in catlog.estimators.ESTIMATORS if name != "Exact"])

@@ -1,6 +1,7 @@
 """Published protocols: stacked models are single models, and bounds are bounds."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import cycle, product
 from math import log
 from pathlib import Path
@@ -12,12 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import leaky_relu, linear
 
-from catlog import REBAR, RLOO, Estimator, Exact, SlopeCateR
+from catlog import REBAR, RLOO, Exact, SlopeCateR
 from catlog.estimators import NVIL, RELAX, RODEO, DoubleCV
 from catlog_experiments import DVAE, records
 from catlog_experiments.cli import main
 from catlog_experiments.protocol import ProtocolTask
-from catlog_experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
+from catlog_experiments.stacked import stack_estimator
 
 MODELS, BATCH, D = 3, 4, 5
 
@@ -37,16 +38,6 @@ def task_of(**settings: Any) -> ProtocolTask:
     return task
 
 
-def test_stacked_networks_are_the_single_ones() -> None:
-    stack = StackedMLP(MODELS, (5, 4, 3), slope=0.3)
-    glorot_by_seed([stack], seed=7)
-    x = torch.randn(6, MODELS, BATCH, 5)
-    for s in range(MODELS):
-        hidden = leaky_relu(linear(x[:, s], stack.weights[0][s].mT, stack.biases[0][s, 0]), 0.3)
-        single = linear(hidden, stack.weights[1][s].mT, stack.biases[1][s, 0])
-        assert torch.allclose(stack(x)[:, s], single, atol=1e-6)
-
-
 def test_models_of_a_stack_start_and_read_as_their_seeds_say() -> None:
     stack = task_of(models=3, seed=4)
     for s in range(3):
@@ -54,6 +45,7 @@ def test_models_of_a_stack_start_and_read_as_their_seeds_say() -> None:
         for a, b in zip(stack.model.parameters(), single.model.parameters(), strict=True):
             assert torch.equal(a[s], b[0])
         assert torch.equal(stack.index(3)[s], single.index(3)[0])
+    assert not torch.equal(stack.index(0), stack.index(stack.per_epoch))  # a new order
 
 
 def function(model: int | slice) -> Any:
@@ -70,88 +62,46 @@ def function(model: int | slice) -> Any:
 
 
 def gradient(
-    E: Estimator,
-    f: Any,
-    logits: Tensor,
-    law: Callable[[Tensor], Distribution] = bits,
-    **randomness: Tensor,
+    E: Any, f: Any, q: Callable[[Tensor], Distribution], logits: Tensor, **randomness: Tensor
 ) -> Tensor:
     leaf = logits.clone().requires_grad_()
-    E(f, law(leaf), **randomness).sum().backward()
+    E(f, q(leaf), **randomness).sum().backward()
     assert leaf.grad is not None
     return leaf.grad
 
 
-class Slice(nn.Module):
-    """The network of one model of a stack."""
-
-    def __init__(self, network: nn.Module, model: int, dimension: int) -> None:
-        super().__init__()
-        self.network, self.model, self.dimension = network, model, dimension
-
-    def forward(self, x: Tensor) -> Tensor:
-        shape = [-1] * (x.dim() + 1)
-        shape[self.dimension] = MODELS
-        stacked = self.network(x.unsqueeze(self.dimension).expand(shape))
-        return stacked.select(self.dimension, self.model)
+def state_of(E: nn.Module) -> dict[str, Tensor]:
+    """Return what an estimator has learned, and the gradients of its parameters."""
+    gradients = {f"{name}.grad": p.grad for name, p in E.named_parameters() if p.grad is not None}
+    return E.state_dict() | gradients
 
 
-def random_stack(E: Estimator) -> Any:
-    """Return a stack in float64 whose parameters differ from model to model."""
-    stack = stack_estimator(E, MODELS, D)
-    assert isinstance(stack, nn.Module)
-    stack = stack.double()
+def of_one(stacked: Tensor, single: Tensor, model: int) -> Tensor:
+    """Return the part of one model, along the dimension that a stack of one lacks."""
+    sizes = zip(stacked.shape, single.shape, strict=True)
+    return stacked.narrow([a != b for a, b in sizes].index(True), model, 1)
+
+
+LEARNERS = [DoubleCV(3), RODEO(3), REBAR(3), RELAX(3)]
+SLOPES = [SlopeCateR(2, **s) for s in ({}, {"slope_entries": 0}, {"slope_entries": 3})]
+SLOPES += [SlopeCateR(2, corrections=4)]
+
+
+@pytest.mark.parametrize(
+    ("E", "law"), [*product(LEARNERS, [bits]), *product(SLOPES, [bits, one_hots])]
+)
+def test_a_stack_is_many_single_models(E: Any, law: Callable[[Tensor], Distribution]) -> None:
+    """The same estimates, gradients of parameters and averages, over several calls."""
+    torch.manual_seed(1)
+    stack, *singles = (
+        stack_estimator(deepcopy(E), count, D).double() for count in (MODELS, *[1] * MODELS)
+    )
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter.copy_(torch.rand_like(parameter) + 0.2)
-    return stack
-
-
-def test_control_variates_of_a_stack_are_those_of_single_models() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(MODELS, BATCH, D, dtype=torch.float64)
-    x = bits(logits).sample((3,))
-    noise = torch.rand(3, MODELS, BATCH, D, 2, dtype=torch.float64)
-    for E in (DoubleCV(3), RODEO(3), REBAR(3), RELAX(3)):
-        name, stack = type(E).__name__, random_stack(E)
-        more = {"noise": noise} if name in ("REBAR", "RELAX") else {}
-        together = gradient(stack, function(slice(None)), logits, x=x, **more)
-        for s in range(MODELS):
-            if name == "RODEO":
-                single: Any = RODEO(3, network=Slice(stack.network, s, -4))
-                single.beta.data = stack.beta[s, 0, 0].data
-            elif name == "RELAX":
-                single = RELAX(3, network=Slice(stack.network, s, -3))
-            else:
-                single = DoubleCV(3) if name == "DoubleCV" else REBAR(3)
-            if name in ("DoubleCV", "RODEO"):
-                single.alpha.data = stack.alpha[s, 0].data
-            if name == "REBAR":
-                single.eta.data = stack.eta[s, 0].data
-                single.log_temperature.data = stack.log_temperature[s, 0].data
-            here = {key: value[:, s] for key, value in more.items()}
-            alone = gradient(single, function(s), logits[s], x=x[:, s], **here)
-            assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9), name
-            if name in ("DoubleCV", "RODEO"):  # what it learns is the model's own
-                assert torch.allclose(stack.alpha.grad[s, 0], single.alpha.grad, rtol=1e-8)
-            if name == "REBAR":
-                assert torch.allclose(stack.eta.grad[s, 0], single.eta.grad, rtol=1e-8)
-
-
-@pytest.mark.parametrize("law", [bits, one_hots])
-@pytest.mark.parametrize(
-    "settings", [{}, {"slope_entries": 0}, {"slope_entries": 3}, {"corrections": 4}]
-)
-def test_slopecater_of_a_stack_is_that_of_single_models(
-    settings: dict[str, int], law: Callable[[Tensor], Distribution]
-) -> None:
-    """Estimates and what is learned from them, over several calls."""
-    torch.manual_seed(1)
-    stack = stack_estimator(SlopeCateR(2, **settings), MODELS, D)  # type: ignore[arg-type]
-    singles = [SlopeCateR(2, **settings) for _ in range(MODELS)]  # type: ignore[arg-type]
-    assert isinstance(stack, nn.Module)
-    for module in (stack, *singles):
-        module.double()
+        for s, single in enumerate(singles):
+            for name, parameter in single.named_parameters():
+                parameter.copy_(of_one(stack.get_parameter(name), parameter, s))
 
     def f(model: int | slice) -> Any:
         of_numbers = function(model)
@@ -159,15 +109,19 @@ def test_slopecater_of_a_stack_is_that_of_single_models(
         return of_numbers if law is bits else lambda x: of_numbers(x @ numbers)
 
     for _ in range(3):
-        shape = (MODELS, BATCH, D) if law is bits else (MODELS, BATCH, D, 3)
-        logits = torch.randn(shape, dtype=torch.float64)
-        x, start = law(logits).sample((2,)), torch.rand(1, MODELS, BATCH, dtype=torch.float64)
-        together = gradient(stack, f(slice(None)), logits, law, x=x, noise=start)
+        logits = torch.randn(MODELS, BATCH, D, *[3] * (law is one_hots), dtype=torch.float64)
+        shape = {REBAR: (3, MODELS, BATCH, D, 2), RELAX: (3, MODELS, BATCH, D, 2)}
+        shape |= {SlopeCateR: (1, MODELS, BATCH)}
+        noise = torch.rand(shape.get(type(E), ()), dtype=torch.float64)
+        draws = {"x": law(logits).sample((E.samples,))}
+        draws |= {"noise": noise} if noise.dim() else {}
+        together = gradient(stack, f(slice(None)), law, logits, **draws)
         for s, single in enumerate(singles):
-            alone = gradient(single, f(s), logits[s], law, x=x[:, s], noise=start[:, s])
-            assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9)
-            assert torch.allclose(stack.gram[s], single.gram)
-            assert torch.allclose(stack.size2[s], single.size2)
+            part = {name: value[:, s : s + 1] for name, value in draws.items()}
+            alone = gradient(single, f(slice(s, s + 1)), law, logits[s : s + 1], **part)
+            assert torch.allclose(together[s], alone[0], rtol=1e-9, atol=1e-9)
+            for name, value in state_of(single).items():
+                assert torch.allclose(of_one(state_of(stack)[name], value, s), value, rtol=1e-8)
 
 
 def test_states_are_not_shared_in_silence() -> None:
@@ -213,7 +167,7 @@ def test_more_draws_raise_the_bound() -> None:
     task = task_of()
     for weight in task.model.decoder.weights:
         weight.data *= 3
-    many, few, one = task.bounds(task.test, 100, 3, 1)
+    many, few, one = task.bounds(task.test[:200], 100, 3, 1)
     assert all(a + 1 < b < c - 1 for a, b, c in zip(many, few, one, strict=True))
 
 
@@ -281,10 +235,10 @@ def test_bias_and_variance_of_known_estimators() -> None:
 
 def test_bias_is_measured_at_the_end_where_points_are_few() -> None:
     few = {"protocol": "categorical", "variables": 2, "categories": 3, "estimator": "ReinMax"}
-    task = task_of(**few, batch=2000, gradient_repeats=2)
+    task = task_of(**few, test_samples=1, batch=2000, gradient_repeats=2)
     assert "relative_bias2" in task.measure(task.iterations)
     assert "relative_bias2" not in task.measure(1)
-    many = task_of(**(few | {"variables": 20}), batch=2000, gradient_repeats=2)
+    many = task_of(**(few | {"variables": 20}), test_samples=1, batch=2000, gradient_repeats=2)
     assert "relative_bias2" not in many.measure(many.iterations)
 
 

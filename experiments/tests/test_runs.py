@@ -3,10 +3,11 @@
 import errno
 import json
 import os
+import re
 import signal
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from catlog_experiments import (
     folder_for,
     records,
 )
-from catlog_experiments.files import pack, unpack, write_atomically
+from catlog_experiments.files import write_atomically
 from catlog_experiments.run_folder import Folder
 from runs import CutError, cut_at, started, starts, untimed
 
@@ -187,24 +188,16 @@ def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
 
 def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
     """One thread runs, the others get an error. The lock also excludes processes."""
-    barrier, outcomes = threading.Barrier(4), list[str]()
 
-    def start() -> None:
-        barrier.wait()
+    def start(_: int) -> str:
         try:
-            execute(CONFIG, tmp_path / "run")
-            outcomes.append("ran")
+            return f"ran {execute(CONFIG, tmp_path)['iteration']} steps"
         except ValueError as error:
-            outcomes.append(str(error))
+            return "refused" if re.search("--resume|another process", str(error)) else str(error)
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes.count("ran") == 1
-    assert all("--resume" in text or "another process" in text for text in set(outcomes) - {"ran"})
-    assert starts(tmp_path / "run") == [0]
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(start, range(4))) == ["ran 40 steps", *["refused"] * 3]
+    assert starts(tmp_path) == [0]
 
 
 def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
@@ -256,18 +249,6 @@ def test_a_run_with_a_damaged_checkpoint_starts_again(
     assert caplog.messages == [f"{file} is damaged, so the run starts from scratch."]
     assert starts(cut) == [0, 0]
     assert untimed(cut) == untimed(whole("optimisation"))
-
-
-def test_a_flipped_bit_is_found_anywhere(tmp_path: Path) -> None:
-    content, path = {"a": torch.arange(50.0), "rows": [{"x": 0.5}]}, tmp_path / "file"
-    packed = pack(content)
-    missed = 0
-    for i in range(0, len(packed), 7):
-        path.write_bytes(packed[:i] + bytes([packed[i] ^ 4]) + packed[i + 1 :])
-        found = unpack(path)
-        is_same = found and torch.equal(found["a"], content["a"]) and found["rows"][0]["x"] == 0.5
-        missed += found is not None and not is_same
-    assert missed == 0
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

@@ -47,14 +47,13 @@ class Addition(Settings):
         "IndeCateR-D": IndeCateR(10, per_variable=True),
         "IndeCateR-Latin": IndeCateR(10, sampling="latin"),
         "IndeCateR-D-Latin": IndeCateR(10, per_variable=True, sampling="latin"),
-        "RLOO-F": RLOO(400),
         "RLOO-S": RLOO(10),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
 
     @property
     def methods(self) -> Labels:
-        return {**self.labels, "RLOO-F": RLOO(100)}
+        return {**self.labels, "RLOO-F": RLOO(100 * self.digits)}
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
