@@ -13,8 +13,7 @@ tests/language_models. `variance` is that of one group's gradient over the squar
 one, by drawn groups, and `error` its relative standard error.
 """
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
 
@@ -23,8 +22,9 @@ from torch import Tensor
 
 from catlog.language_models import advantages
 
-from .measuring import Row, Rows, Section, Table, moments_of, run
+from .measuring import Args, Page, Row, Rows, Table, moments_of
 
+page = Page(__doc__)
 LENGTH, SYMBOLS = 3, 4
 TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
 CONTEXTS = 1 + SYMBOLS + SYMBOLS**2
@@ -142,21 +142,11 @@ def noise(gradients: Tensor, exact: Tensor) -> Row:
     return {"variance": moments.variance / float(exact.square().sum()), "error": moments.error}
 
 
-def expected(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/advantages.csv", "reward", "estimator", "size", "prompt")
+def expected(args: Args, table: Table) -> Rows:
     for is_graded in (False, True):
         yield list(measure(is_graded, *((SIZES[:2], 200) if args.quick else (SIZES, 4000))))
 
 
-SECTIONS = {
-    "expected": Section(
-        "quality/advantages.csv", ("reward", "estimator", "size", "prompt"), expected
-    ),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

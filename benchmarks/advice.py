@@ -23,7 +23,6 @@ seeds below 100; seeds 9101 to 9103 judge. On `features` and `simulator`, where 
 9201 to 9203 do so, too. The machine was shared, with seven processes per core.
 """
 
-import argparse
 import re
 import time
 from collections import Counter
@@ -41,7 +40,7 @@ import catlog
 from catlog.diagnostics.naming import parse_estimator
 
 from .advice_problems import PROBLEMS, Function
-from .measuring import RESULTS, Row, Rows, Section, Table, grouped, run, selected
+from .measuring import RESULTS, Args, Page, Row, Rows, Table, grouped, selected
 
 LADDER = [f"RLOO({2**power})" for power in range(1, 7)]
 CALLS = 5
@@ -171,19 +170,14 @@ def by_clock(training: Training, call: int) -> Row:
     return {"pick": free[-1], "seconds": training.clock() - start}
 
 
-def by_table(training: Training, call: int) -> Row:
-    return {"pick": training.problem.table}
-
-
-def always(training: Training, call: int) -> Row:
-    return {"pick": "RLOO(4)"}
-
-
 POLICIES: dict[str, Callable[[Training, int], Row]] = {
     **{"advise": advise, "advise(step=)": with_step, "clock": by_clock},
-    **{"table": by_table, "RLOO(4)": always},
+    "table": lambda training, call: {"pick": training.problem.table},
+    "RLOO(4)": lambda training, call: {"pick": "RLOO(4)"},
 }
 MEASURING = ("advise", "advise(step=)", "clock")
+SEEDS = [9101, 9102, 9103]
+page = Page(__doc__, problems=[*PROBLEMS], seeds=SEEDS, races=3, policies=[*POLICIES])
 
 
 def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
@@ -195,13 +189,15 @@ def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
     ]
 
 
-def picks(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/advice_picks.csv", "problem", "seed", "policy", "call")
+def picks(args: Args, table: Table) -> Rows:
     for policy, problem, seed in product(args.policies, *starts(args)):
         if not selected(table.rows, problem=problem, seed=seed, policy=policy):
             yield asked(problem, seed, policy, 1 if args.quick else CALLS)
 
 
-def races(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/advice_races.csv", "problem", "seed", "call", "pick")
+def races(args: Args, table: Table) -> Rows:
     """Race the usual estimators of every problem, round by round."""
     for number, seed, problem in product(
         range(1 if args.quick else args.races), *reversed(starts(args))
@@ -211,13 +207,13 @@ def races(args: argparse.Namespace, table: Table) -> Rows:
             yield side_by_side(problem, seed, number, labels, 0.05 if args.quick else LIMIT)
 
 
-def starts(args: argparse.Namespace) -> tuple[list[str], list[int]]:
+def starts(args: Args) -> tuple[list[str], list[int]]:
     return (args.problems[:2], args.seeds[:1]) if args.quick else (args.problems, args.seeds)
 
 
-def recorded(args: argparse.Namespace, name: str) -> list[Row]:
+def recorded(args: Args, name: str) -> list[Row]:
     """Return the rows of a section that are on disk."""
-    section = SECTIONS[name]
+    section = page.sections[name]
     return Table((args.output or RESULTS) / section.place, section.key).rows
 
 
@@ -237,7 +233,8 @@ def times(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def regret(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/advice.csv", "policy", "problem")
+def regret(args: Args, table: Table) -> Rows:
     """Yield a row per policy and problem, and one per policy for all problems."""
     by_problem = grouped(recorded(args, "picks"), "problem")
     answers: list[Row] = []
@@ -274,19 +271,5 @@ def summary(policy: str, problem: str, rows: list[Row]) -> Row:
     }
 
 
-PICK = ("problem", "seed", "policy", "call")
-SECTIONS = {
-    "picks": Section("quality/advice_picks.csv", PICK, picks),
-    "races": Section("quality/advice_races.csv", ("problem", "seed", "call", "pick"), races),
-    "regret": Section("quality/advice.csv", ("policy", "problem"), regret),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = {"problems": [*PROBLEMS], "seeds": [9101, 9102, 9103], "races": 3}
-    options["policies"] = [*POLICIES]
-    run(__doc__, SECTIONS, arguments, **options)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

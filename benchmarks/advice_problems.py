@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,38 +111,35 @@ def features() -> Problem:
     return Problem([logits], ask, 0.25, rate=0.05, draws=512, point=0.005)
 
 
-def autoencoder() -> Problem:
-    """16 bits for an image of 64 pixels."""
-    data, encoder, decoder = images(), network(64, 64, 16), network(16, 64, 64)
+def coded(
+    law: Callable[[Tensor], Distribution], *shape: int, target: float, **penalty: Any
+) -> Problem:
+    """A code of this shape for an image of 64 pixels."""
+    width = prod(shape)
+    data, encoder, decoder = images(), network(64, 64, width), network(width, 64, 64)
 
     def question(size: int) -> tuple[Function, Distribution]:
         x = batch(data, size)
 
         def f(z: Tensor) -> Tensor:
-            pixels = decoder(z)
+            pixels = decoder(z.flatten(-len(shape)))
             return cross_entropy_of_bits(pixels, x.expand_as(pixels), reduction="none").sum(-1)
 
-        return f, bits(encoder(x))
+        return f, law(encoder(x).unflatten(-1, shape))
 
-    return Problem([*encoder.parameters(), *decoder.parameters()], question, 18.0, rate=0.003)
+    trained = [*encoder.parameters(), *decoder.parameters()]
+    return Problem(trained, question, target, rate=0.003, **penalty)
+
+
+def autoencoder() -> Problem:
+    """16 bits for an image."""
+    return coded(bits, 16, target=18.0)
 
 
 def codebook() -> Problem:
     """Eight one-hot codes with a prior."""
-    data, encoder, decoder = images(), network(64, 64, 64), network(64, 64, 64)
-
-    def question(size: int) -> tuple[Function, Distribution]:
-        x = batch(data, size)
-
-        def f(z: Tensor) -> Tensor:
-            pixels = decoder(z.flatten(-2))
-            return cross_entropy_of_bits(pixels, x.expand_as(pixels), reduction="none").sum(-1)
-
-        return f, vectors(encoder(x).unflatten(-1, (8, 8)))
-
     penalty = lambda q: kl(q, vectors(torch.zeros_like(q.base_dist.logits)))  # noqa: E731
-    trained = [*encoder.parameters(), *decoder.parameters()]
-    return Problem(trained, question, 30.0, rate=0.003, penalty=penalty)
+    return coded(vectors, 8, 8, target=30.0, penalty=penalty)
 
 
 def colouring() -> Problem:

@@ -17,8 +17,6 @@ says whether two digits of 0, 1, 2 add up to a sum. Rows with the same `draws` c
 gradient in the logits, over the norm of the exact one.
 """
 
-import argparse
-from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
 from math import lgamma
 
@@ -29,9 +27,10 @@ from torch.distributions import Categorical, Independent
 import catlog
 
 from .from_gumbel_softmax import images
-from .measuring import Row, Rows, Section, Table, run, selected
+from .measuring import Args, Page, Row, Rows, Table, selected
 from .race import Autoencoder
 
+page = Page(__doc__)
 MODELS = {"bits": (2, 200), "one-hot": (10, 20)}  # categories, variables
 NAMES = ("ReinMax", "StraightThrough", "GappedStraightThrough", "GumbelRao", "GumbelSoftmax")
 FLOOR = 1e-8
@@ -39,7 +38,8 @@ SUMS = {"rare": 4, "common": 2}
 PROBABILITIES = torch.tensor([[0.45, 0.35, 0.2], [0.4, 0.35, 0.25]], dtype=torch.float64)
 
 
-def draws(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/dependent_draws.csv", "model", "estimator", "samples", "draws")
+def draws(args: Args, table: Table) -> Rows:
     steps, repeats, sizes = (3, 4, (2,)) if args.quick else (1500, 60, (2, 4, 8))
     train = images()[0]
     for model, (k, d) in MODELS.items():
@@ -116,29 +116,25 @@ def biases(E: catlog.Estimator, rows: int, repeats: int, target: int) -> Row:
     chance = torch.zeros_like(distinct).index_add(0, place, weight)
     total = torch.zeros(len(distinct), 6, dtype=weight.dtype)
     total = total.index_add(0, place, weight[:, None] * gradients) / chance[:, None]
-    square = torch.zeros_like(distinct).index_add(0, place, weight * gradients.square().sum(-1))
-    excess = square / chance - total.square().sum(-1)
     choice = torch.cartesian_prod(*[torch.arange(len(distinct))] * repeats).reshape(-1, repeats).T
     joint, given = chance[choice].prod(0), distinct[choice].requires_grad_()
     q = Independent(Categorical(probs=PROBABILITIES), 1)
     value = catlog.log_expectation(Given(given), lambda x: x, q, repeats=repeats, floor=FLOOR)
     (factor,) = torch.autograd.grad(value.sum(), given)
     found = (factor.unsqueeze(-1) * total[choice]).sum(0)
-    squares = found.square().sum(-1) + (factor.square() * excess[choice]).sum(0)
     average, value = given.detach().mean(0), value.detach()
     gradient, norm, log_mean = joint @ found, exact.norm(), float(mean.log())
-    error = joint @ squares - 2 * (gradient @ exact.flatten()) + norm.square()
     return {
         "probability": float(mean),
         "zero": float(joint @ (average <= 0).double()),
         "value_bias": float(joint @ value) - log_mean,
         "value_rmse": float(joint @ (value - log_mean).square()) ** 0.5,
         "gradient_bias": float((gradient - exact.flatten()).norm() / norm),
-        "gradient_rmse": float(error.clamp(min=0).sqrt() / norm),
     }
 
 
-def logarithms(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/log_expectation.csv", "problem", "estimator", "draws", "repeats")
+def logarithms(args: Args, table: Table) -> Rows:
     sizes = (2, 4) if args.quick else (2, 4, 8, 16)
     made = {"RLOO": (catlog.RLOO, 2), "IndeCateR": (catlog.IndeCateR, 1)}
     for problem, target in SUMS.items():
@@ -153,19 +149,5 @@ def logarithms(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
-SECTIONS = {
-    "draws": Section(
-        "quality/dependent_draws.csv", ("model", "estimator", "samples", "draws"), draws
-    ),
-    "logarithms": Section(
-        "quality/log_expectation.csv", ("problem", "estimator", "draws", "repeats"), logarithms
-    ),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

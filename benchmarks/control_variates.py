@@ -12,8 +12,7 @@ relative to the squared norm of the reference gradient, `variance_95` half of it
 variance plus squared bias, which is corrected for noise.
 """
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from math import hypot
 from typing import Any
@@ -25,9 +24,10 @@ from catlog import IndeCateR, SlopeCateR, problems
 from catlog.estimators import ESTIMATORS
 
 from .from_gumbel_softmax import images
-from .measuring import Row, Rows, Section, Table, run
+from .measuring import Args, Page, Row, Rows, Table, selected
 from .race import Autoencoder
 
+page = Page(__doc__)
 BUDGET = 40
 NAMES = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor"]
 NAMES += ["digit-sum", "dvae", "dvae-encoder", "subset-selection", "vq", "mixed"]
@@ -50,20 +50,14 @@ SLOPES: dict[str, catlog.Estimator] = {
 }
 
 
-def backward_passes(E: Any) -> int:
-    """Return the number of evaluations at which f is differentiated in x."""
-    return E.samples if E.differentiates_f else 0
-
-
-def contest(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/contest.csv", "part", "problem", "seed", "method")
+def contest(args: Args, table: Table) -> Rows:
     small = [("small", seed, name) for seed, name in product((1, 2), NAMES)]
     large = [("large", 1, name) for name in NAMES if not name.startswith("dvae")]
     repeats, training = (20, 3) if args.quick else (1000, 200)
     for size, seed, name in [("small", 1, "xor")] if args.quick else small + large:
         part = "contest" if size == "small" else size
-        if any(
-            (row["part"], row["problem"], row["seed"]) == (part, name, seed) for row in table.rows
-        ):
+        if selected(table.rows, part=part, problem=name, seed=seed):
             continue
         problem = problems.make(name, size, seed)  # type: ignore[arg-type]
         options: dict[str, dict[str, Any]] = {"SumAndSample": {"top": BUDGET // 2}}
@@ -89,10 +83,10 @@ def contest(args: argparse.Namespace, table: Table) -> Rows:
             found = {"part": part, "problem": name, "seed": seed, "method": repr(row.estimator)}
             if isinstance(row.estimator, torch.nn.Module):
                 found["method"] = f"{row.name}({row.samples})"
-            found |= {"evaluations": row.evaluations, "backward": backward_passes(row.estimator)}
             half = (row.variance_high - row.variance_low) / 2 / square
-            found |= {"trained": row.trained, "variance": row.variance / square}
-            rows.append(found | {"variance_95": half, "repeats": row.repeats})
+            found |= {"evaluations": row.evaluations, "trained": row.trained}
+            found |= {"variance": row.variance / square, "variance_95": half}
+            rows.append(found | {"repeats": row.repeats})
         yield rows
 
 
@@ -108,7 +102,8 @@ def stages(quick: bool) -> Iterator[tuple[int, Autoencoder]]:
             yield epoch, task
 
 
-def slopes(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/control_variates.csv", "part", "problem", "method")
+def slopes(args: Args, table: Table) -> Rows:
     quick, batch = args.quick, images()[0][:5]
     chosen = dict(list(SLOPES.items())[-2:]) if quick else SLOPES
     for epoch, task in stages(quick):
@@ -122,7 +117,6 @@ def slopes(args: argparse.Namespace, table: Table) -> Rows:
             square = row.snr**2 * row.variance
             found: Row = {"part": "dvae", "problem": f"{epoch} epochs", "method": name}
             found |= {"repeats": row.repeats, "evaluations": row.evaluations}
-            found["backward"] = backward_passes(row.estimator)
             found["unbiased"] = "yes" if row.unbiased else "no"
             bias = 0.0 if row.unbiased else row.bias
             half = (row.variance_high - row.variance_low) / 2 / square
@@ -132,15 +126,5 @@ def slopes(args: argparse.Namespace, table: Table) -> Rows:
             yield [found | {"trained": row.trained}]
 
 
-SECTIONS = {
-    "contest": Section("quality/contest.csv", ("part", "problem", "seed", "method"), contest),
-    "slopes": Section("quality/control_variates.csv", ("part", "problem", "method"), slopes),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

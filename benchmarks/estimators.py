@@ -16,8 +16,6 @@ to the squared norm of the exact gradient, `bias` (corrected for noise) and `bia
 norm; `ms` is the time per estimate for a batch of 200, `merit` is variance x evaluations.
 """
 
-import argparse
-from collections.abc import Sequence
 from math import log
 from typing import Any
 
@@ -41,8 +39,10 @@ from catlog.testing import (
 )
 from catlog.testing.settings import VARIANTS, continuous
 
-from .measuring import Row, Rows, Section, Table, moments, run
+from .measuring import Args, Page, Row, Rows, Table, moments
 
+page = Page(__doc__, names=list(ESTIMATORS))
+KEY = ("estimator", "settings", "problem")
 LARGEST_ERROR = 1e-10
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 SEED = 20240601
@@ -116,7 +116,8 @@ def judged(name: str, options: dict[str, Any], kind: str) -> Row | None:
     return row | {"how": "enumeration", "error": error, "unbiased": verdict}
 
 
-def bias(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/estimators.csv", *KEY)
+def bias(args: Args, table: Table) -> Rows:
     for name in args.names:
         kinds = ["bits"] if args.quick else ["bits", "integers", "one-hot"]
         settings = VARIANTS[name][: 1 if args.quick else None]
@@ -132,8 +133,7 @@ def network(shape: tuple[int, ...]) -> tuple[Any, Any, Tensor, Tensor]:
     shift, last = torch.randn(2, HIDDEN, generator=generator)
 
     def f(x: Tensor, flat: int = len(shape)) -> Tensor:
-        weights = (weight.to(x.dtype) for weight in (first, shift, last / HIDDEN**0.5))
-        w, b, v = weights
+        w, b, v = (weight.to(x.dtype) for weight in (first, shift, last / HIDDEN**0.5))
         return (x.flatten(-flat) @ w + b).tanh() @ v + 1
 
     def law(y: Tensor) -> Distribution:
@@ -158,7 +158,8 @@ def entrants(name: str) -> dict[str, catlog.Estimator]:
     return listed
 
 
-def networks(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/estimators.csv", *KEY)
+def networks(args: Args, table: Table) -> Rows:
     big, small = {"20 bits": (20,), "8 one-hot variables of 5": (8, 5)}, {"4 bits": (4,)}
     repeats, rounds, training = (20, 1, 3) if args.quick else (10_000, 50, 200)
     for problem, shape in (small if args.quick else big).items():
@@ -195,16 +196,5 @@ def networks(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
-KEY = ("estimator", "settings", "problem")
-SECTIONS = {
-    "bias": Section("quality/estimators.csv", KEY, bias),
-    "networks": Section("quality/estimators.csv", KEY, networks),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments, names=list(ESTIMATORS))
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

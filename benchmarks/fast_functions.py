@@ -14,9 +14,8 @@ distance of both means over its expectation if they are equal: about 1. `spins`:
 up to s or, with a weight of 0.3, begin with a 7; the part is the indicator of the sum.
 """
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import sqrt
 from statistics import median
@@ -29,7 +28,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 import catlog
 from catlog.functions import Known, OfSum, ising
 
-from .measuring import Row, Rows, Section, Table, moments, run, seconds_in_turns
+from .measuring import Args, Page, Row, Rows, Table, moments, seconds_in_turns
+
+page = Page(__doc__)
 
 
 def digits_of(logits: Tensor) -> Distribution:
@@ -49,7 +50,8 @@ def by_convolution(logits: Tensor, target: int) -> Tensor:
     return chances[target].log()
 
 
-def times(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/known_means.csv", "digits", "method")
+def times(args: Args, table: Table) -> Rows:
     sizes, rounds = ((6, 60), 2) if args.quick else ((6, 16, 100, 1000), 30)
     for d in sizes:
         logits = 2 * torch.randn(d, 10, generator=torch.Generator().manual_seed(0))
@@ -99,7 +101,8 @@ def digits(d: int = 16) -> tuple[Any, Any, Callable[[Tensor], Distribution], Ten
     return f, part, digits_of, logits
 
 
-def noise(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/known_part.csv", "problem", "estimator")
+def noise(args: Args, table: Table) -> Rows:
     repeats = 100 if args.quick else 2000
     for name, problem in {"spins": spins, "digits": digits}.items():
         for E in (catlog.RLOO(8), catlog.CritiCateR(32), catlog.IndeCateR(1)):
@@ -125,15 +128,5 @@ def noise(args: argparse.Namespace, table: Table) -> Rows:
             yield [row]
 
 
-SECTIONS = {
-    "times": Section("speed/known_means.csv", ("digits", "method"), times),
-    "noise": Section("quality/known_part.csv", ("problem", "estimator"), noise),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

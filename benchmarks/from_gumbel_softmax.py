@@ -14,8 +14,7 @@ the same start; `bound` is the exact negative bound in nats, on the 1000 test di
 median over rounds of the time relative to F.gumbel_softmax.
 """
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import log
 from statistics import median
@@ -29,8 +28,9 @@ from torch.nn import functional as F
 import catlog
 from catlog.problems.mlp import mlp
 
-from .measuring import Rows, Section, Table, median_ratio, run, seconds_in_turns
+from .measuring import Args, Page, Rows, Table, median_ratio, seconds_in_turns
 
+page = Page(__doc__)
 VARIABLES, CATEGORIES, HIDDEN = 4, 8, 256
 TEMPERATURES = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5)
 TRAINED = 10  # estimators: those of F.gumbel_softmax, and the first four others
@@ -113,7 +113,8 @@ def trained(model: Autoencoder, E: Any, train: Tensor, steps: int, seed: int) ->
         optimiser.step()
 
 
-def temperatures(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/temperatures.csv", "section", "estimator", "steps", "seed")
+def temperatures(args: Args, table: Table) -> Rows:
     train, test = images()
     named, stages, repeats, length, seeds = estimators(), (100, 2000), 2000, 1000, 2
     if args.quick:
@@ -147,7 +148,8 @@ def temperatures(args: argparse.Namespace, table: Table) -> Rows:
                 yield [row | {"bound": bound.mean().item()}]
 
 
-def times(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/sample_{device}.csv", "shape", "method")
+def times(args: Args, table: Table) -> Rows:
     draws: dict[str, Callable[[Tensor], Tensor]] = {
         REFERENCE: lambda logits: F.gumbel_softmax(logits, 0.5, hard=True)
     }
@@ -177,17 +179,5 @@ def times(args: argparse.Namespace, table: Table) -> Rows:
         ]
 
 
-SECTIONS = {
-    "temperatures": Section(
-        "quality/temperatures.csv", ("section", "estimator", "steps", "seed"), temperatures
-    ),
-    "times": Section("speed/sample_{device}.csv", ("shape", "method"), times),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -22,10 +22,9 @@ steps of TraceEnum_ELBO at 0.003. `noise` is the argument of catlog.pyro.ELBO. W
 already is not measured again.
 """
 
-import argparse
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from statistics import median
@@ -45,22 +44,21 @@ from torch import Tensor, nn
 
 import catlog
 import catlog.pyro
+from catlog.diagnostics.naming import parse_estimator
 
-from .measuring import Row, Rows, Section, Table, moments_of, run, seconds_in_turns
+from .measuring import Args, Page, Row, Rows, Table, moments_of, randn, seconds_in_turns
 
+page = Page(__doc__)
+KEY = ("section", "method", "noise", "steps", "rate", "seed")
 Program = Callable[[], None]
 BASELINE = {"baseline": {"use_decaying_avg_baseline": True}}
 REFERENCE = "TraceGraph_ELBO"
 WARM_UP = 100  # steps of a decaying average
 
 
-def numbers(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def mixture(infer: dict[str, Any]) -> tuple[Program, Program]:
     """A Gaussian mixture: 50 data, 5 components, the assignments in the guide."""
-    y = numbers(50, seed=0) + torch.arange(50) % 5 * 2.0
+    y = randn(50, seed=0) + torch.arange(50) % 5 * 2.0
 
     def model() -> None:
         locations = pyro.param("locations", torch.arange(5) * 2.0)
@@ -69,7 +67,7 @@ def mixture(infer: dict[str, Any]) -> tuple[Program, Program]:
             pyro.sample("y", dist.Normal(locations[z], 1.0), obs=y)
 
     def guide() -> None:
-        logits = pyro.param("guide_logits", 0.1 * numbers(50, 5, seed=1))
+        logits = pyro.param("guide_logits", 0.1 * randn(50, 5, seed=1))
         with pyro.plate("data", 50):
             pyro.sample("z", dist.Categorical(logits=logits), infer=infer)
 
@@ -78,17 +76,17 @@ def mixture(infer: dict[str, Any]) -> tuple[Program, Program]:
 
 def autoencoder(infer: dict[str, Any]) -> tuple[Program, Program]:
     """An autoencoder of 20 binary images of 40 pixels with 30 bits each: 2^30 points."""
-    images = (numbers(20, 40, seed=2) > 0).float()
+    images = (randn(20, 40, seed=2) > 0).float()
 
     def model() -> None:
-        decoder = pyro.param("decoder", 0.3 * numbers(40, 30, seed=3))
+        decoder = pyro.param("decoder", 0.3 * randn(40, 30, seed=3))
         with pyro.plate("data", 20):
             x = pyro.sample("x", dist.Bernoulli(logits=torch.zeros(30)).to_event(1))
             logits = (2 * x - 1) @ decoder.T
             pyro.sample("image", dist.Bernoulli(logits=logits).to_event(1), obs=images)
 
     def guide() -> None:
-        encoder = pyro.param("guide_encoder", 0.1 * numbers(30, 40, seed=4))
+        encoder = pyro.param("guide_encoder", 0.1 * randn(30, 40, seed=4))
         with pyro.plate("data", 20):
             logits = (2 * images - 1) @ encoder.T
             pyro.sample("x", dist.Bernoulli(logits=logits).to_event(1), infer=infer)
@@ -98,18 +96,18 @@ def autoencoder(infer: dict[str, Any]) -> tuple[Program, Program]:
 
 def chain(infer: dict[str, Any]) -> tuple[Program, Program]:
     """Two dependent variables of 5 categories for each of 20 data."""
-    y = 2 * numbers(20, seed=5)
+    y = 2 * randn(20, seed=5)
 
     def model() -> None:
-        transition = pyro.param("transition", numbers(5, 5, seed=6))
+        transition = pyro.param("transition", randn(5, 5, seed=6))
         with pyro.plate("data", 20):
             a = pyro.sample("a", dist.Categorical(logits=torch.zeros(5)))
             b = pyro.sample("b", dist.Categorical(logits=transition[a]))
             pyro.sample("y", dist.Normal(1.0 * (a - b), 1.0), obs=y)
 
     def guide() -> None:
-        start = pyro.param("guide_start", 0.1 * numbers(20, 5, seed=7))
-        transition = pyro.param("guide_transition", 0.1 * numbers(20, 5, 5, seed=8))
+        start = pyro.param("guide_start", 0.1 * randn(20, 5, seed=7))
+        transition = pyro.param("guide_transition", 0.1 * randn(20, 5, 5, seed=8))
         with pyro.plate("data", 20):
             a = pyro.sample("a", dist.Categorical(logits=start), infer=infer)
             logits = transition[torch.arange(20), a]
@@ -171,7 +169,8 @@ def measure(name: str, steps: int, repeats: int) -> list[Row]:
     return [{**row, "ratio": row["variance"] / rows[0]["variance"]} for row in rows]
 
 
-def variance(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/pyro_variance.csv", "problem", "steps", "method")
+def variance(args: Args, table: Table) -> Rows:
     for name, (_, stages, *_) in PROBLEMS.items():
         for steps in stages:
             yield measure(name, min(steps, 5) if args.quick else steps, 10 if args.quick else 300)
@@ -179,8 +178,9 @@ def variance(args: argparse.Namespace, table: Table) -> Rows:
 
 # A label of ten categories and a style, which depends on it in the guide.
 HIDDEN, LABELS, STYLE, BATCH = 64, 10, 8, 100
-THEIRS = {"Trace_ELBO": Trace_ELBO, "TraceGraph_ELBO": TraceGraph_ELBO}
 ENUMERATED = "TraceEnum_ELBO, parallel"
+THEIRS: dict[str, Any] = {"Trace_ELBO": Trace_ELBO, "TraceGraph_ELBO": TraceGraph_ELBO}
+THEIRS[ENUMERATED] = TraceEnum_ELBO
 NETWORKS = ("encoder_y", "encoder_z", "decoder")
 LOSSES: list[tuple[str, Any]] = [  # with the argument `noise`
     ("Trace_ELBO", None), ("TraceGraph_ELBO", None), (ENUMERATED, None), ("Exact()", "shared"),
@@ -228,13 +228,10 @@ class Autoencoder(nn.Module):
 
 def gradient_of(method: str, noise: Any) -> Callable[[Autoencoder, Tensor], float]:
     """Return a function that computes the gradient of the negative bound."""
-    if method == ENUMERATED:
-        loss: Any = TraceEnum_ELBO(max_plate_nesting=1)
-    elif method in THEIRS:
-        loss = THEIRS[method](max_plate_nesting=1)
+    if method in THEIRS:
+        loss: Any = THEIRS[method](max_plate_nesting=1)
     else:
-        E = eval(method, vars(catlog))
-        loss = catlog.pyro.ELBO(E, max_plate_nesting=1, noise=noise)
+        loss = catlog.pyro.ELBO(parse_estimator(method), max_plate_nesting=1, noise=noise)
 
     def step(model: Autoencoder, images: Tensor) -> float:
         guide = model.guide
@@ -295,10 +292,8 @@ def gradients(steps: int, repeats: int) -> list[Row]:
     return rows
 
 
-KEY = ("section", "method", "noise", "steps", "rate", "seed")
-
-
-def ss_vae(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("pyro/ss_vae.csv", *KEY)
+def ss_vae(args: Args, table: Table) -> Rows:
     for steps in [2] if args.quick else [100, 1000]:
         if ("gradient", MEASURED[0], "shared", steps, None, None) not in table:
             yield gradients(steps, 4 if args.quick else 60)
@@ -312,16 +307,6 @@ def ss_vae(args: argparse.Namespace, table: Table) -> Rows:
                 yield [row | {"ms": ms, "bound": bound(model, 1 if args.quick else 10)}]
 
 
-SECTIONS = {
-    "variance": Section("quality/pyro_variance.csv", ("problem", "steps", "method"), variance),
-    "ss_vae": Section("pyro/ss_vae.csv", KEY, ss_vae),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    logging.getLogger("pyro").setLevel(logging.WARNING)
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    logging.getLogger("pyro").setLevel(logging.WARNING)
+    page.run()

@@ -99,15 +99,9 @@ def keyed(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], Row]:
     return {tuple(row[column] for column in columns): row for row in rows}
 
 
-def columns_with_values(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that are not empty in every row."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(row.get(name) is not None for row in rows)]
-
-
 def show(rows: list[Row]) -> None:
-    """Print rows as a table."""
-    names = columns_with_values(rows)
+    """Print rows as a table, without columns that are empty in every row."""
+    names = list(dict.fromkeys(name for row in rows for name in row if row[name] is not None))
     lines = [names, *([cell_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -125,53 +119,66 @@ def cell_text(value: object) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+Args = argparse.Namespace
+Measure = Callable[[Args, Table], Rows]  # yields rows; it may skip those of the table
+
+
 @dataclass(frozen=True)
 class Section:
-    """A table of a page.
-
-    Attributes:
-        place: its file in results/; "{device}" is that of --device.
-        key: the columns that say what was measured.
-        measure: yields rows; it gets the arguments, and the table, whose rows it may skip.
-    """
+    """A table of a page: its file in results/, the columns that say what was measured."""
 
     place: str
     key: tuple[str, ...]
-    measure: Callable[[argparse.Namespace, Table], Rows]
-    digits: int = 4
+    digits: int
+    measure: Measure
 
 
-def run(
-    doc: str | None,
-    sections: Mapping[str, Section],
-    arguments: Sequence[str] | None,
-    **options: Any,
-) -> None:
-    """Measure the sections of a page, with one thread, and write their tables.
+class Page:
+    """What a page shows: sections by name, and the command that measures them.
 
     ``options`` are further flags by their defaults; a list takes several values.
     """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="+", choices=list(sections), default=list(sections))
-    parser.add_argument("--quick", action="store_true", help="small sizes; writes to --output only")
-    parser.add_argument("--output", type=Path, help="a folder in place of results/")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    for name, default in options.items():
-        is_list = isinstance(default, list)
-        kind = type(next(iter(default), "") if is_list else default)
-        parser.add_argument(f"--{name}", type=kind, nargs="+" if is_list else None, default=default)
-    args = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    folder = args.output or (None if args.quick else RESULTS)
-    for name in args.only:
-        section = sections[name]
-        path = folder and folder / section.place.format_map(vars(args))
-        table = Table(path, section.key, section.digits)
-        torch.manual_seed(0)
-        for rows in section.measure(args, table):
-            table.add(rows)
+
+    def __init__(self, doc: str | None, **options: Any) -> None:
+        self.doc, self.options = doc, options
+        self.sections: dict[str, Section] = {}
+
+    def section(self, place: str, *key: str, digits: int = 4) -> Callable[[Measure], Measure]:
+        """Add the function below as a section; "{device}" in its place is that of --device."""
+
+        def add(measure: Measure) -> Measure:
+            self.sections[measure.__name__] = Section(place, key, digits, measure)
+            return measure
+
+        return add
+
+    def run(self, arguments: Sequence[str] | None = None) -> None:
+        """Measure the sections with one thread, and write their tables."""
+        parser = argparse.ArgumentParser(
+            description=self.doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        names = list(self.sections)
+        parser.add_argument("--only", nargs="+", choices=names, default=names)
+        parser.add_argument(
+            "--quick", action="store_true", help="small sizes; writes to --output only"
+        )
+        parser.add_argument("--output", type=Path, help="a folder in place of results/")
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        for name, default in self.options.items():
+            is_list = isinstance(default, list)
+            kind = type(next(iter(default), "") if is_list else default)
+            nargs = "+" if is_list else None
+            parser.add_argument(f"--{name}", type=kind, nargs=nargs, default=default)
+        args = parser.parse_args(arguments)
+        torch.set_num_threads(1)
+        folder = args.output or (None if args.quick else RESULTS)
+        for name in args.only:
+            section = self.sections[name]
+            path = folder and folder / section.place.format_map(vars(args))
+            table = Table(path, section.key, section.digits)
+            torch.manual_seed(0)
+            for rows in section.measure(args, table):
+                table.add(rows)
 
 
 def seconds_in_turns(
@@ -202,6 +209,10 @@ def seconds_in_turns(
             else:
                 counts[key] = max(1, min(100, int(least / max(1e-6, seconds))))
     return times
+
+
+def randn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def synchronise() -> None:

@@ -3,8 +3,6 @@
 It needs the extra ``peers``, which ``make test-peers`` installs.
 """
 
-import sys
-from collections.abc import Callable
 from math import log
 
 import torch
@@ -50,15 +48,3 @@ class StorchasticStep:
         storch.add_cost(storch.deterministic(divergence)(logits), "divergence")
         storch.backward()  # of the mean over images and samples
         self.optimiser.step()
-
-
-def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | None:
-    """Return a training step on images ``[100, 784]``; None where storchastic is missing."""
-    try:
-        return StorchasticStep(samples, device)
-    except ModuleNotFoundError as error:
-        print(
-            f"peers: no storchastic step ({error}). Install it with: make test-peers",
-            file=sys.stderr,
-        )
-        return None

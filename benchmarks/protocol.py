@@ -31,6 +31,16 @@ CATEGORICAL = (
     "ReinMax(1, temperature=1.5)", "GappedStraightThrough(1)", "GumbelSoftmax(1, hard=True)",
     "RLOO(4)", "IndeCateR(1)",
 )  # fmt: skip
+# Data and length of runs, and their estimators.
+CLAIMS = (
+    ("fashion-mnist --categories 10 --epochs 24", "IndeCateR"),
+    ("fashion-mnist --categories 10 --epochs 20", "IndeCateR-D"),
+    ("fashion-mnist --categories 10 --epochs 5", "RLOO-F"),
+    ("fashion-mnist --categories 10 --epochs 4", "GS-F"),
+    ("omniglot --epochs 500 --every 960", "IndeCateR GS-S RLOO-S RLOO-F GS-F"),
+    ("mnist --epochs 500 --every 3000", "IndeCateR RLOO-F"),
+    ("fashion-mnist --epochs 500 --every 3000", "IndeCateR RLOO-F"),
+)
 PARTS = (*BITS, "categories", "claims")
 
 
@@ -55,22 +65,9 @@ def commands(part: str, root: str) -> Iterator[str]:
         sizes = "--protocol categorical --data mnist --models 5 --epochs 160 --every 6000"
         sizes += f" --gradient-repeats 500 --categories {k} --variables {d}"
         yield f"{start} {sizes} {estimator_flags(label)}"
-    if part == "claims":
-        for seed in (0, 1):
-            for name, epochs in {
-                "IndeCateR": 24,
-                "IndeCateR-D": 20,
-                "RLOO-F": 5,
-                "GS-F": 4,
-            }.items():
-                sizes = f"--data fashion-mnist --categories 10 --epochs {epochs}"
-                yield f"{start} {sizes} --estimator {name} --seed {seed}"
-            for name in ("IndeCateR", "GS-S", "RLOO-S", "RLOO-F", "GS-F"):
-                sizes = "--data omniglot --epochs 500 --every 960"
-                yield f"{start} {sizes} --estimator {name} --seed {seed}"
-            for name, data in product(("IndeCateR", "RLOO-F"), ("mnist", "fashion-mnist")):
-                sizes = f"--data {data} --epochs 500 --every 3000"
-                yield f"{start} {sizes} --estimator {name} --seed {seed}"
+    for seed, (sizes, names) in product((0, 1), CLAIMS) if part == "claims" else ():
+        for name in names.split():
+            yield f"{start} --data {sizes} --estimator {name} --seed {seed}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

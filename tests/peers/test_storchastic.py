@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from benchmarks.peers import storchastic_step
+from benchmarks.peers import StorchasticStep
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
@@ -222,7 +222,7 @@ def test_wrong_in_the_peer(name: str) -> None:
 
 def test_benchmark_step_has_the_gradient_of_rloo() -> None:
     """benchmarks/peers.py times the same mathematics as our RLOO."""
-    step = storchastic_step(4, "cpu")
+    step = StorchasticStep(4, "cpu")
     step.encoder.double(), step.decoder.double()
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(0)) < 0.2).double()
     logits = step.encoder(images)
