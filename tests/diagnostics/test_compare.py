@@ -381,7 +381,7 @@ def test_given_reference() -> None:
         gradient, error = (exact,), (torch.ones(3, dtype=torch.float64),)
 
     assert against(Known).rows[0].bias_error == pytest.approx(sqrt(3), rel=0.01)
-    message = r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
+    message = r"reference must be one tensor per parameter, of shapes \[\(3,\)\]"
     for wrong_shape in (torch.zeros(2), 3.0, [1.0]):
         with pytest.raises(ValueError, match=message):
             against(wrong_shape)
@@ -434,22 +434,22 @@ def test_the_best_row_is_unbiased() -> None:
     ("options", "message"),
     [
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
-        ({"estimators": []}, "estimators: at least one is needed"),
+        ({"estimators": []}, "estimators must be at least one"),
         (
             {"q": MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)},
             "none were given or found",
         ),
         ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
-        ({"parameters": []}, "parameters: tensors with requires_grad=True are needed"),
+        ({"parameters": []}, "parameters must be tensors with requires_grad=True, but none were"),
         (
             {"parameters": [torch.zeros(3)]},
-            "parameters: entry 0 must be a tensor with requires_grad=True, but it is a Tensor.",
+            "requires_grad=True, but entry 0 has requires_grad=False. Call",
         ),
         (
             {"parameters": [torch.zeros(3, requires_grad=True)]},
-            "parameters: q does not depend on any of them",
+            "parameters must be tensors that q depends on",
         ),
-        ({"q": lambda t: bits(t)}, "parameters: q is a callable"),
+        ({"q": lambda t: bits(t)}, "parameters must be the tensors to call q with"),
     ],
 )
 def test_errors(options: dict[str, object], message: str) -> None:
@@ -485,16 +485,15 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ("RLOO", "a list or a dict is needed"),
-        (RLOO(2), "a list or a dict is needed"),
-        (torch.tensor(1.0), r"a list or a dict is needed, but tensor\(1"),
-        (torch.ones(2), "names or estimators are needed, but tensor"),
-        ([RLOO], "names or estimators are needed, but <class"),
-        ({"mine": RLOO}, "names or estimators are needed, but <class"),
+        ("RLOO", "be a list or a dict, but 'RLOO' was given"),
+        (RLOO(2), "be a list or a dict"),
+        (torch.ones(2), "be a list or a dict, but tensor"),
+        ([RLOO], "be names or estimators, but <class"),
+        ({"mine": RLOO}, "be names or estimators, but <class"),
     ],
 )
 def test_what_is_no_estimator_is_named(chosen: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=f"estimators: {message}"):
+    with pytest.raises(TypeError, match=f"estimators must {message}"):
         quick(f, bits(zeros(3)), chosen)
 
 

@@ -131,14 +131,18 @@ def test_nothing_else_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda _: IMAGES.sum(-1), ValueError, "it did not call its argument.*sampler"),
+        (lambda _: IMAGES.sum(-1), ValueError, "must call its argument, the sampler"),
         (lambda sampler: 3.0, TypeError, "loss must return a tensor of floats, one per row"),
         (
             lambda sampler: loss(sampler).mean().expand(3),
             ValueError,
-            r"losses \(3,\), but a layer draws variables \(4, 2\)\. Return one loss per row",
+            r"it returned \(3,\), and a layer draws variables \(4, 2\)\. Let the logits",
         ),
-        (lambda sampler: sampler(IMAGES).sum(-1), ValueError, "parameters: tensors with requires"),
+        (
+            lambda sampler: sampler(IMAGES).sum(-1),
+            ValueError,
+            "parameters must be tensors with requires",
+        ),
     ],
 )
 def test_wrong_losses_are_named(

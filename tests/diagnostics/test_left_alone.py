@@ -104,7 +104,7 @@ def test_gradients_are_measured_inside_no_grad(ask: Ask) -> None:
 
 @pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 def test_an_empty_batch_is_named(ask: Ask) -> None:
-    with pytest.raises(ValueError, match=r"q: its batch \(0,\) is empty"):
+    with pytest.raises(ValueError, match=r"its batch \(0,\) is empty"):
         ask(lambda x: x.sum(-1), bits(0, 3))
 
 
@@ -155,9 +155,9 @@ def test_noise_is_not_taken_for_rounding(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 def test_wrong_arguments_are_named(ask: Ask) -> None:
     q, f = bits(4, 3), lambda x: x.sum(-1)
-    with pytest.raises(TypeError, match=r"q: a distribution is needed, or .* Tensor was given"):
+    with pytest.raises(TypeError, match=r"q must be a distribution, or .* Tensor was given"):
         ask(f, torch.zeros(4, 3))
     with pytest.raises(TypeError, match=r"^f must be a function of points, but Independent"):
         ask(q, f)
-    with pytest.raises(TypeError, match="candidates: names or estimators are needed"):
+    with pytest.raises(TypeError, match="candidates must be names or estimators"):
         catlog.advise(f, q, candidates=[catlog.RLOO])  # type: ignore[list-item]

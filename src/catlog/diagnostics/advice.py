@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from ..core.checks import check_count
+from ..core.checks import check_count, check_number, check_positive, refusal
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
@@ -156,20 +155,14 @@ def advise(
     """
     if budget is not None:
         check_count("advise", "budget", budget)
-    if not steps > 0:
-        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
-    if not seconds >= 0:
-        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
-    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
-        raise ValueError(
-            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
-        )
+    check_positive("advise", "steps", steps)
+    check_number("advise", "seconds", seconds, 0)
+    if step is not None and not callable(step):
+        check_number("advise", "step", step, 0, kind="a callable or seconds")
     chosen = [candidates] if isinstance(candidates, str | Estimator) else candidates
     if chosen is not None and not chosen:
-        raise ValueError(
-            "candidates: at least one is needed, but none was given. Leave the argument out for "
-            "the usual ones."
-        )
+        remedy = "Leave the argument out for the usual ones."
+        raise refusal("candidates", "be at least one", "none was given", remedy)
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         torch.manual_seed(seed)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.checks import check_count
+from ..core.checks import check_count, refusal, shape_or_type
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
 from ..estimators import Exact
@@ -112,7 +112,7 @@ def compare(
         *(("rounds", rounds, 1), ("budget", budget, 1)),
     ):
         if count is not None:
-            check_count("compare", name, count, least, inf)
+            check_count("compare", name, count, least)
     with left_alone(f, q, loss):
         task = Task(f, q, parameters, loss, clock=clock)
         check_mean(task.f, task.make_q(*task.parameters))
@@ -126,12 +126,11 @@ def compare(
         arms, skipped = entered(task, named, sized, seed)
         measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
-    unbiased = {name: arm.moments for name, arm in arms.items() if arm.E.unbiased}
-    judges = unbiased or {name: arm.moments for name, arm in arms.items()}
-    norm = norm_of(known or pooled_gradient(judges.values()))
+    unbiased = [arm for arm in arms.values() if arm.E.unbiased]
+    norm = norm_of(known or pooled_gradient(unbiased or [*arms.values()]))
     rows = []
     for name, arm in arms.items():
-        others = [moments for other, moments in unbiased.items() if other != name]
+        others = [other for other in unbiased if other is not arm]
         rows.append(row_of(name, arm, known or pooled_gradient(others), norm))
     rows.sort(key=lambda row: (row.merit, row.seconds))
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
@@ -154,12 +153,8 @@ def measure(
         try:
             arm.learn(task, training)
             with arm.frozen():
-                before = arm.generator.get_state()
-                while arm.moments.count < repeats:
+                for _ in range(2 if arm.E.is_exact else repeats):  # exact ones are all alike
                     arm.observe(task)
-                    is_random = not torch.equal(before, arm.generator.get_state())
-                    if arm.moments.count == 2 and not is_random:
-                        break
             if not bool(arm.moments.mean.isfinite().all()):
                 raise ValueError("its gradient is NaN or infinite")
         except ERRORS as error:
@@ -199,36 +194,29 @@ def _reference(
 
 def _given(task: Task, reference: Any) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
-    gradient = getattr(reference, "gradient", reference)
-    gradient = [gradient] if isinstance(gradient, Tensor) else gradient
+    given = getattr(reference, "gradient", reference)
+    gradient = given if isinstance(given, Sequence) else [given]
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
-    is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
-    received = [tuple(part.shape) for part in gradient] if is_list else repr(gradient)
+    received = [shape_or_type(part) for part in gradient]
     if received != shapes:
-        raise ValueError(
-            f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
-            "was given."
-        )
+        claim = f"be one tensor per parameter, of shapes {shapes}"
+        raise refusal("reference", claim, f"{received} was given")
     error = getattr(reference, "error", [torch.zeros_like(part) for part in gradient])
     return flat(gradient).detach().double(), flat(error).double().square()
 
 
-def pooled_gradient(unbiased: Iterable[Moments]) -> KnownGradient | None:
-    """Return the mean of unbiased estimators, weighted by their precision; None if there are none.
+def pooled_gradient(arms: Sequence[Arm]) -> KnownGradient | None:
+    """Return the mean over unbiased arms, weighted by their precision; None if there are none.
 
     One without noise has all of the weight.
     """
-    moments = list(unbiased)
-    if not moments:
+    if not arms:
         return None
-    precisions = torch.tensor(
-        [1 / max(m.mean_variance, 1e-300) for m in moments], dtype=torch.float64
-    )
-    weights = (precisions / precisions.sum()).tolist()
-    pairs = list(zip(moments, weights, strict=True))
-    mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
-    parts = [entry.mean_variances * weight**2 for entry, weight in pairs]
-    return mean, torch.stack(parts).sum(0)
+    means = torch.stack([arm.moments.mean for arm in arms])
+    variances = torch.stack([arm.moments.mean_variances for arm in arms])
+    precisions = means.new_tensor([[1 / max(arm.moments.mean_variance, 1e-300)] for arm in arms])
+    weights = precisions / precisions.sum()
+    return (weights * means).sum(0), (weights**2 * variances).sum(0)
 
 
 def norm_of(gradient: KnownGradient | None) -> float:

@@ -1,7 +1,7 @@
 """Bias, variance and time of estimators inside a network whose layers draw by `catlog.sample`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..core.checks import check_count
+from ..core.checks import check_count, refusal
 from ..core.left_alone import left_alone
 from ..sample import SlopeEstimator, sample
 from .arms import Arm, copied_to
@@ -17,7 +17,7 @@ from .comparing import KnownGradient, measure, norm_of, row_of
 from .comparison import Comparison
 from .moments import Moments
 from .naming import AnyEstimator, Chosen, named_estimators
-from .task import Clock, Gradient, check_trainable, graph_leaves, listed
+from .task import Clock, Gradient, Parameters, check_trainable, graph_leaves, listed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -29,7 +29,7 @@ NetworkLoss = Callable[[Sampler], Tensor]
 def compare_layers(
     loss: NetworkLoss,
     estimators: Chosen,
-    parameters: Tensor | Sequence[Tensor] | None = None,
+    parameters: Parameters = None,
     *,
     repeats: int = 200,
     rounds: int = 15,
@@ -116,11 +116,9 @@ class _Recorder:
         total = torch.zeros(())
         for table in self.log_probs:
             if table.shape[: len(rows)] != rows:
-                raise ValueError(
-                    f"loss: it returned losses {tuple(rows)}, but a layer draws variables "
-                    f"{tuple(table.shape)}. Return one loss per row, and let the logits of every "
-                    "layer begin with the dimensions of the rows."
-                )
+                but = f"it returned {tuple(rows)}, and a layer draws variables {tuple(table.shape)}"
+                remedy = "Let the logits of every layer begin with the dimensions of the rows."
+                raise refusal("loss", "return one value per row of the logits", but, remedy)
             total = table.reshape(*rows, -1).sum(-1) + total.to(table)
         return total
 
@@ -129,20 +127,15 @@ class Layers(Gradient):
     """A loss with layers that draw, and its gradients, as arms observe them."""
 
     def __init__(
-        self,
-        loss: NetworkLoss,
-        parameters: Tensor | Sequence[Tensor] | None,
-        clock: Clock = time.perf_counter,
+        self, loss: NetworkLoss, parameters: Parameters, clock: Clock = time.perf_counter
     ) -> None:
         self.loss = loss
         self.clock = clock
         recorder = _Recorder(None)
         losses = self.losses(recorder)
         if not recorder.log_probs:
-            raise ValueError(
-                "loss: it did not call its argument. Let every layer that draws call "
-                "`sampler(logits)` in place of `catlog.sample(logits, E)`."
-            )
+            remedy = "Let layers call `sampler(logits)` in place of `catlog.sample(logits, E)`."
+            raise refusal("loss", "call its argument, the sampler", "it did not", remedy)
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
@@ -154,9 +147,8 @@ class Layers(Gradient):
         """Run the network; return one loss per row."""
         losses = self.loss(sampler)
         if not isinstance(losses, Tensor) or not losses.is_floating_point():
-            raise TypeError(
-                f"loss must return a tensor of floats, one per row, but {losses!r} was returned."
-            )
+            claim, but = "return a tensor of floats, one per row", f"{losses!r} was returned"
+            raise refusal("loss", claim, but, kind=TypeError)
         return losses
 
     def estimate(self, E: AnyEstimator, generator: torch.Generator | None) -> Tensor:

@@ -1,10 +1,13 @@
 """Estimators and their names: as text, as their reprs write them, in lists and in dicts."""
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from torch import Tensor
+
+from ..core.checks import refusal
 from ..core.estimator import Estimator
 from ..core.settings import label
 from ..estimators import ESTIMATORS
@@ -16,12 +19,9 @@ Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
 def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
     """Return the estimators by name."""
     chosen = list(ESTIMATORS) if estimators is None else estimators
-    is_scalar = getattr(chosen, "shape", None) == ()
-    if isinstance(chosen, str) or not hasattr(chosen, "__iter__") or is_scalar:
-        raise TypeError(
-            f"estimators: a list or a dict is needed, but {chosen!r} was given. Put it into a "
-            "list, [...]."
-        )
+    if isinstance(chosen, str | Tensor) or not isinstance(chosen, Iterable):
+        but, remedy = f"{chosen!r} was given", "Put it into a list, [...]."
+        raise refusal("estimators", "be a list or a dict", but, remedy, TypeError)
     if isinstance(chosen, Mapping):
         named = {name: as_estimator(entry) for name, entry in chosen.items()}
     else:
@@ -36,10 +36,8 @@ def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
                     'dict, {"first": ..., "second": ...}.'
                 )
     if not named:
-        raise ValueError(
-            "estimators: at least one is needed, but none was given. Leave the argument out for "
-            "all of the registry."
-        )
+        remedy = "Leave the argument out for all of the registry."
+        raise refusal("estimators", "be at least one", "none was given", remedy)
     return named
 
 
@@ -48,10 +46,8 @@ def as_estimator(entry: object, argument: str = "estimators") -> AnyEstimator:
     if isinstance(entry, str):
         return parse_estimator(entry)
     if isinstance(entry, type) or not isinstance(entry, Estimator):
-        raise TypeError(
-            f"{argument}: names or estimators are needed, but {entry!r} was given. Give an "
-            "instance, as in RLOO(4)."
-        )
+        but, remedy = f"{entry!r} was given", "Give an instance, as in RLOO(4)."
+        raise refusal(argument, "be names or estimators", but, remedy, TypeError)
     return entry
 
 
@@ -75,9 +71,8 @@ def parse_estimator(text: str) -> AnyEstimator:
         ) from None
     if name not in ESTIMATORS:
         similar = get_close_matches(name, ESTIMATORS, n=1)
-        advice = (
-            f"Did you mean {similar[0]}?" if similar else f"Give one of {', '.join(ESTIMATORS)}."
-        )
+        known = ", ".join(ESTIMATORS)
+        advice = f"Did you mean {similar[0]}?" if similar else f"Give one of {known}."
         raise ValueError(f"estimators: {name!r} is not known. {advice}")
     return ESTIMATORS[name](*settings, **named)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..core.checks import check_function
+from ..core.checks import check_function, check_tensor, refusal
 from ..core.estimator import Estimator
 from ..core.evaluator import Evaluator, Function
 from ..core.factors import base_distribution, given_parameter
@@ -24,6 +24,7 @@ from ..functions.known import Known
 Clock = Callable[[], float]
 DistributionLike = Distribution | Callable[..., Distribution]
 Loss = Callable[[Tensor], Tensor]
+Parameters = Tensor | Sequence[Tensor] | None
 Penalty = Callable[[Distribution], Tensor]
 Result = TypeVar("Result")
 
@@ -101,7 +102,7 @@ class Task(Gradient):
         self,
         f: Function,
         q: DistributionLike,
-        parameters: Tensor | Sequence[Tensor] | None = None,
+        parameters: Parameters = None,
         loss: Loss | None = None,
         penalty: Penalty | None = None,
         clock: Clock = time.perf_counter,
@@ -114,28 +115,26 @@ class Task(Gradient):
         self.rebuilds_q = not isinstance(converted(q), Distribution)
         self.make_q, self.q, self.parameters = _sources(q, parameters)
         check_trainable(self.parameters)
-        own = {id(leaf) for leaf in self.parameters}
-        if own.isdisjoint(map(id, leaves_of(self.q))):
-            raise ValueError(
-                "parameters: q does not depend on any of them. Build q from these tensors "
-                "themselves, not from copies or detached ones."
-            )
-        self.known = f if isinstance(f, Known) else None
-        self.f = f if self.known is None else self.known.under(self.q)
+        if set(self.parameters).isdisjoint(leaves_of(self.q)):
+            remedy = "Build q from these tensors themselves, not from copies or detached ones."
+            claim, but = "be tensors that q depends on", "it depends on none of them"
+            raise refusal("parameters", claim, but, remedy)
+        self._under: Callable[[Distribution], Function] = (
+            f.under if isinstance(f, Known) else lambda _: f
+        )
+        self.f = self._under(self.q)
         self.factors = view(self.q)
         self.points = prod(self.factors.cardinalities)
         self.device = self.factors.device
         if prod(self.factors.batch_shape) == 0:
-            raise ValueError(
-                f"q: its batch {tuple(self.q.batch_shape)} is empty, so there is no gradient to "
-                "measure. Give a batch with at least one distribution."
-            )
+            but = f"its batch {tuple(self.q.batch_shape)} is empty"
+            raise refusal("q", "have a gradient", but, "Give at least one distribution.")
         with torch.no_grad():
             self.knows_mean = Evaluator(self.f, self.factors).mean() is not None
         self.loss(torch.ones(self.factors.batch_shape, device=self.device))  # raises if it is wrong
         self.factors.validate = False  # values that are NaN are left to the estimators
         of_f = graph_leaves(Evaluator(self.f, self.factors)(self.draws(1)))
-        self.leaves = (*self.parameters, *(leaf for leaf in of_f if id(leaf) not in own))
+        self.leaves = tuple(dict.fromkeys((*self.parameters, *of_f)))
 
     def draws(self, n: int, seed: int = 0) -> Tensor:
         """Return n points."""
@@ -143,36 +142,24 @@ class Task(Gradient):
 
     def evaluations(self, E: Estimator[Any]) -> int:
         """Return the evaluations of f per estimate and batch element."""
-        return 0 if self.is_known_to(E) else E.evaluations(self.q)
-
-    def is_known_to(self, E: Estimator[Any]) -> bool:
-        """Return whether E uses the mean that f knows."""
-        return self.knows_mean and E.is_exact
+        return 0 if self.knows_mean and E.is_exact else E.evaluations(self.q)
 
     def estimate(self, E: Estimator[Any], generator: torch.Generator | None) -> Tensor:
         """Return the loss of one estimate, with a new graph if a callable makes q."""
         q = self.make_q(*self.parameters)
-        f = self.f if self.known is None else self.known.under(q)
-        return self.loss(E(f, q, generator=generator))
+        return self.loss(E(self._under(q), q, generator=generator))
 
     def loss(self, value: Tensor) -> Tensor:
         """Return the loss of every estimate: the estimate itself, if no loss was given."""
-        losses: object = value if self._loss is None else self._loss(value)
-        return _with_shape(
-            losses,
-            value.shape,
-            f"loss: it must map tensors element by element, but for values {tuple(value.shape)}",
-            "Leave out the sum over the batch.",
-        )
+        losses = value if self._loss is None else self._loss(value)
+        return check_tensor("loss(value)", losses, tuple(value.shape), "one per value, no sum")
 
     def of_penalty(self) -> Float[Tensor, "entries"]:
         """Return the gradient of what is added to the loss of each batch element."""
         q = self.make_q(*self.parameters)
-        owner = f"penalty: a number per batch element is needed, {tuple(q.batch_shape)}, but"
         added = torch.zeros(q.batch_shape) if self.penalty is None else self.penalty(q)
-        return self.differentiated(
-            _with_shape(added, q.batch_shape, owner, "Sum over the variables only.")
-        )
+        shape, form = tuple(q.batch_shape), "one per batch element, summed over the variables only"
+        return self.differentiated(check_tensor("penalty(q)", added, shape, form))
 
     def exact(self) -> Float[Tensor, "entries"]:
         """Return the exact gradient, by enumeration unless f knows its mean."""
@@ -180,41 +167,27 @@ class Task(Gradient):
         return self.differentiated(self.estimate(E, None))
 
 
-def _with_shape(values: object, shape: torch.Size, owner: str, remedy: str) -> Tensor:
-    """Return values of the user, or raise ValueError if they do not have this shape."""
-    if not isinstance(values, Tensor) or values.shape != shape:
-        returned = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
-        raise ValueError(f"{owner} it returned {returned}. {remedy}")
-    return values
-
-
 # The parameters of q
 
 
 def _sources(
-    q: DistributionLike, parameters: Tensor | Sequence[Tensor] | None
+    q: DistributionLike, parameters: Parameters
 ) -> tuple[Callable[..., Distribution], Distribution, list[Tensor]]:
     """Return a callable that makes q, q itself and the tensors to take the gradient in."""
     known: Any = converted(q)
     if isinstance(known, Distribution):
-        if parameters is not None:
-            return lambda *_: known, known, listed(parameters)
         view(known)  # raises an error that lists the distributions, if this is none
-        leaves = leaves_of(known)
-        if not leaves and not isinstance(known, Ordered):
+        leaves = leaves_of(known) if parameters is None else listed(parameters)
+        if parameters is None and not leaves and not isinstance(known, Ordered):
             known = deepcopy(known)
             leaves = [given_parameter(base_distribution(known)).requires_grad_()]
         return lambda *_: known, known, leaves
     if not callable(q):
-        raise TypeError(
-            "q: a distribution is needed, or a callable that makes it from `parameters`, but "
-            f"{type(q).__name__} was given."
-        )
+        claim = "be a distribution, or a callable that makes it from `parameters`"
+        raise refusal("q", claim, f"{type(q).__name__} was given", kind=TypeError)
     if parameters is None:
-        raise ValueError(
-            "parameters: q is a callable, so the tensors to call it with are needed, but "
-            "None was given. Pass them as a list, parameters=[...]."
-        )
+        claim = "be the tensors to call q with, as it is a callable"
+        raise refusal("parameters", claim, "None was given", "Pass a list, parameters=[...].")
     return q, converted(q(*listed(parameters))), listed(parameters)
 
 
@@ -236,17 +209,15 @@ def listed(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 def check_trainable(parameters: Sequence[object]) -> None:
     """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
-    if not parameters:
-        raise ValueError(
-            "parameters: tensors with requires_grad=True are needed, but none were given or found. "
-            "Call requires_grad_() before q is built from them."
-        )
+    but = "" if parameters else "none were given or found"
     for number, parameter in enumerate(parameters):
-        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
-            raise ValueError(
-                f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
-                f"{type(parameter).__name__}. Call requires_grad_() before q is built from it."
-            )
+        if not isinstance(parameter, Tensor):
+            but = f"entry {number} is {parameter!r}"
+        elif not parameter.requires_grad:
+            but = f"entry {number} has requires_grad=False"
+    if but:
+        remedy = "Call requires_grad_() before q is built from them."
+        raise refusal("parameters", "be tensors with requires_grad=True", but, remedy)
 
 
 def graph_leaves(value: Tensor) -> list[Tensor]:
