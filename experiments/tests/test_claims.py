@@ -1,5 +1,6 @@
 """Every claim is decided by its rule, on made-up rows of the paper's full size."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -43,49 +44,40 @@ def later(rows: list[Row]) -> list[Row]:
     return [{**row, "seconds": 90 * row["seconds"]} for row in rows]
 
 
+def gathered(rows_of: Callable[[str, Any], list[Row]], values: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of every method with its value; in the keys, _ may stand for -."""
+    pairs = ((key.replace("_", "-"), value) for key, value in values.items())
+    return [row for method, value in pairs for row in rows_of(method, value)]
+
+
 def optimised(**speeds: float) -> list[Row]:
-    return [
-        row
-        for method, speed in speeds.items()
-        for row in optimisation_rows(method.replace("_", "-"), speed, 1e-9)
-    ]
-
-
-def autoencoders(
-    data: tuple[str, ...] = DATA, methods: dict[str, float] = BEST, **changes: Any
-) -> list[Row]:
-    return [
-        row
-        for name in data
-        for method, limit in methods.items()
-        for row in dvae_rows(name, method, limit, STEP_MS[method], **changes)
-    ]
-
-
-def noisy(**variances: float) -> list[Row]:
-    return [
-        row
-        for name in DATA
-        for method, variance in variances.items()
-        for row in dvae_rows(name, method.replace("_", "-"), 95.0, 1.0, variance=variance)
-    ]
-
-
-def categorical(limits: dict[str, float], **changes: Any) -> list[Row]:
-    ms = {"IndeCateR": 2.0, "IndeCateR-D": 2.0, "RLOO-F": 9.0, "GS-F": 9.0}
-    return [
-        row
-        for method, limit in limits.items()
-        for row in dvae_rows("fashion-mnist", method, limit, ms[method], categories=10, **changes)
-    ]
+    return gathered(lambda method, speed: optimisation_rows(method, speed, 1e-9), speeds)
 
 
 def added(digits: int = 16, **accuracies: Any) -> list[Row]:
-    return [
-        row
-        for method, accuracy in accuracies.items()
-        for row in addition_rows(digits, method.replace("_", "-"), accuracy)
-    ]
+    return gathered(lambda method, share: addition_rows(digits, method, share), accuracies)
+
+
+def autoencoders(
+    data: tuple[str, ...] = DATA, methods: Mapping[str, float] = BEST, **changes: Any
+) -> list[Row]:
+    def rows_of(method: str, limit: float) -> list[Row]:
+        ms = STEP_MS[method]
+        return [row for name in data for row in dvae_rows(name, method, limit, ms, **changes)]
+
+    return gathered(rows_of, methods)
+
+
+def noisy(**variances: float) -> list[Row]:
+    return gathered(lambda name, v: autoencoders(methods={name: 95.0}, variance=v), variances)
+
+
+def categorical(limits: dict[str, float]) -> list[Row]:
+    def rows_of(method: str, limit: float) -> list[Row]:
+        ms = 2.0 if "Inde" in method else 9.0
+        return dvae_rows("fashion-mnist", method, limit, ms, categories=10)
+
+    return gathered(rows_of, limits)
 
 
 SPEEDS = {"IndeCateR": 0.02, "RLOO_F": 0.01, "RLOO_S": 0.003, "GS_F": 0.0001}

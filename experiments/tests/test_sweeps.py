@@ -57,17 +57,12 @@ def test_a_longer_sweep_extends_and_the_longest_run_contains_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = replace(SMALL, iterations=40)
-    assert sweep([SMALL], tmp_path) == []
+    assert sweep([SMALL], tmp_path, watch=(watch := Mock())) == []
+    assert watch.call_count >= 3
     assert sweep([long, SMALL], tmp_path) == []
     assert "Extends" in caplog.text
     assert sweep([long], tmp_path / "whole") == []
     assert untimed(folder_for(long, tmp_path)) == untimed(folder_for(long, tmp_path / "whole"))
-
-
-def test_the_watcher_is_called_regularly(tmp_path: Path) -> None:
-    watch = Mock()
-    sweep([SMALL], tmp_path, watch=watch)
-    assert watch.call_count >= 3
 
 
 def test_missing_ray_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
