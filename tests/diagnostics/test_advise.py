@@ -15,7 +15,6 @@ from catlog import RLOO, Exact, IndeCateR, ReinMax, SlopeCateR, StraightThrough
 from catlog.diagnostics import Trial, advise
 from catlog.distributions import MarkovChain
 from catlog.estimators import ARMS
-from catlog.functions import Additive
 from catlog.testing.cases import normals
 
 LEVEL = 1.3  # as the printed text says
@@ -212,13 +211,6 @@ def test_exact_is_tried_only_if_it_costs_no_more_than_a_step() -> None:
     for d, budget, is_tried in ((6, None, True), (7, None, False), (7, 128, True)):
         advice = ask(quadratic(d), bits(d), budget=budget, candidates=pair)
         assert ("Exact()" in by_name(advice)) is is_tried
-
-
-def test_additive_black_box() -> None:
-    """IndeCateR has no noise with one draw."""
-    f = Additive(normals(12, 3, seed=1))
-    advice = ask(lambda x: f(x), numbers(12, 3), candidates=[*LADDER, IndeCateR()], step=9)
-    assert by_name(advice)["IndeCateR(1)"].variance == 0
 
 
 def test_structured_distribution() -> None:

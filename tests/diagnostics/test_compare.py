@@ -154,13 +154,6 @@ def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
     return MarkovChain(initial, transition, length=3)
 
 
-def test_structured_distributions_have_no_fixed_logits() -> None:
-    parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
-    corners = lambda x: (x[..., 0] * x[..., 2]).double()  # noqa: E731
-    (row,) = quick(corners, chain, [RLOO(8)], parameters, repeats=400).rows
-    assert row.largest_z < 5.5
-
-
 def test_f_that_depends_on_the_parameters() -> None:
     theta = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
     p = theta.detach().sigmoid()

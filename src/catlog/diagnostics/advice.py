@@ -11,7 +11,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..core.checks import check_count, check_number, check_positive, refusal
+from ..core.checks import check_count, check_number, refusal
 from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
@@ -155,8 +155,10 @@ def advise(
     """
     if budget is not None:
         check_count("advise", "budget", budget)
-    check_positive("advise", "steps", steps)
-    check_number("advise", "seconds", seconds, 0)
+    if not steps > 0:  # infinite ones are no limit
+        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    if not seconds >= 0:
+        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
     if step is not None and not callable(step):
         check_number("advise", "step", step, 0, kind="a callable or seconds")
     chosen = [candidates] if isinstance(candidates, str | Estimator) else candidates

@@ -92,12 +92,10 @@ class Comparison:
         return min(self.rows, key=lambda row: (not row.unbiased, row.merit))
 
     def __getitem__(self, name: str) -> Row:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(
-            f"{name!r} is not among the rows: {', '.join(row.name for row in self.rows)}."
-        )
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise KeyError(f"{name!r} is not among the rows: {', '.join(rows)}.")
+        return rows[name]
 
     def __str__(self) -> str:
         """Return :meth:`table` at the width of the terminal; 80 columns if there is none."""

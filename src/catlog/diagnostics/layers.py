@@ -17,7 +17,7 @@ from .comparing import KnownGradient, measure, norm_of, row_of
 from .comparison import Comparison
 from .moments import Moments
 from .naming import AnyEstimator, Chosen, named_estimators
-from .task import Clock, Gradient, Parameters, check_trainable, graph_leaves, listed
+from .task import Clock, Gradient, Parameters, graph_leaves, trainable
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -139,9 +139,8 @@ class Layers(Gradient):
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
-        self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
+        self.parameters = trainable(graph_leaves(total) if parameters is None else parameters)
         self.leaves = self.parameters
-        check_trainable(self.parameters)
 
     def losses(self, sampler: Sampler) -> Tensor:
         """Run the network; return one loss per row."""

@@ -114,7 +114,6 @@ class Task(Gradient):
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(converted(q), Distribution)
         self.make_q, self.q, self.parameters = _sources(q, parameters)
-        check_trainable(self.parameters)
         if set(self.parameters).isdisjoint(leaves_of(self.q)):
             remedy = "Build q from these tensors themselves, not from copies or detached ones."
             claim, but = "be tensors that q depends on", "it depends on none of them"
@@ -177,18 +176,19 @@ def _sources(
     known: Any = converted(q)
     if isinstance(known, Distribution):
         view(known)  # raises an error that lists the distributions, if this is none
-        leaves = leaves_of(known) if parameters is None else listed(parameters)
+        leaves = leaves_of(known) if parameters is None else parameters
         if parameters is None and not leaves and not isinstance(known, Ordered):
             known = deepcopy(known)
             leaves = [given_parameter(base_distribution(known)).requires_grad_()]
-        return lambda *_: known, known, leaves
+        return lambda *_: known, known, trainable(leaves)
     if not callable(q):
         claim = "be a distribution, or a callable that makes it from `parameters`"
         raise refusal("q", claim, f"{type(q).__name__} was given", kind=TypeError)
     if parameters is None:
         claim = "be the tensors to call q with, as it is a callable"
         raise refusal("parameters", claim, "None was given", "Pass a list, parameters=[...].")
-    return q, converted(q(*listed(parameters))), listed(parameters)
+    leaves = trainable(parameters)
+    return q, converted(q(*leaves)), leaves
 
 
 def leaves_of(q: Distribution) -> list[Tensor]:
@@ -202,15 +202,14 @@ def leaves_of(q: Distribution) -> list[Tensor]:
 # Gradients
 
 
-def listed(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """Return the parameters as a list, also if they are a single tensor."""
-    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
+def trainable(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters as a list, also if they are a single tensor.
 
-
-def check_trainable(parameters: Sequence[object]) -> None:
-    """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
-    but = "" if parameters else "none were given or found"
-    for number, parameter in enumerate(parameters):
+    Raise ValueError unless there are some, all of them tensors with a gradient.
+    """
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    but = "" if given else "none were given or found"
+    for number, parameter in enumerate(given):
         if not isinstance(parameter, Tensor):
             but = f"entry {number} is {parameter!r}"
         elif not parameter.requires_grad:
@@ -218,6 +217,7 @@ def check_trainable(parameters: Sequence[object]) -> None:
     if but:
         remedy = "Call requires_grad_() before q is built from them."
         raise refusal("parameters", "be tensors with requires_grad=True", but, remedy)
+    return given
 
 
 def graph_leaves(value: Tensor) -> list[Tensor]:
