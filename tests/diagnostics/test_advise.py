@@ -271,14 +271,14 @@ def test_f_that_keeps_its_values_is_timed_at_unseen_points() -> None:
 
     def cached(x: Tensor) -> Tensor:
         now[0] += 0.0001
-        rows = [tuple(row) for row in x.reshape(-1, 12).tolist()]
+        rows = [tuple(row) for row in x.reshape(-1, 30).tolist()]
         for row in rows:
             if row not in kept:
                 now[0] += 0.01
                 kept[row] = sum(row) ** 2
         return torch.tensor([kept[row] for row in rows], dtype=torch.float64).view(x.shape[:-1])
 
-    advice = advise(cached, bits(12), clock=lambda: now[0], candidates=[RLOO(2), RLOO(64)])
+    advice = advise(cached, bits(30), clock=lambda: now[0], candidates=[RLOO(2), RLOO(64)])
     assert "f keeps its values: an unseen point takes 10 ms longer" in str(advice)
     assert by_name(advice)["RLOO(2)"].seconds == pytest.approx(0.0201, rel=0.01)
     assert "f keeps" not in str(ask(quadratic(12), bits(12)))

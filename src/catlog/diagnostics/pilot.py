@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import exp, hypot, inf, sqrt
 from secrets import randbits
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 import torch
@@ -89,7 +89,8 @@ class Pilot:
         """Time f at one point and at three, which it has not seen and then has.
 
         The pilot asks for the same points often, if q is sharp or has few; training moves on. The
-        points are others in every pilot, also with the same seed.
+        points are others in every pilot, also with the same seed. A point may have been seen in an
+        earlier run, so the median says what an unseen one takes.
         """
         runs: list[list[float]] = []
         while len(runs) <= PROBES and (len(runs) < 2 or runs[-1][0] < SLOW):  # the first warms up
@@ -97,10 +98,12 @@ class Pilot:
             points = [self.task.draws(n, seed) for n in ((1, 1, 3) if runs else (1,))]
             calls = [lambda x=x: self.task.f(x.clone()) for x in points]
             runs.append([self.task.timed(call)[0] for call in calls])
-        unseen, seen, further = map(min, zip(*runs[1:], strict=True))
+        first, seen, further = map(min, zip(*runs[1:], strict=True))
+        unseen = median(run[0] for run in runs[1:])
         is_cached = unseen > max(CACHED * seen, LEAST_MISS)
-        self.call, self.miss = unseen, unseen - seen if is_cached else 0.0
-        self.per_point = max(0.0, further - unseen) / 2
+        self.call = unseen if is_cached else first
+        self.miss = unseen - seen if is_cached else 0.0
+        self.per_point = max(0.0, further - self.call) / 2
 
     def enter(self, chosen: Sequence[AnyEstimator], budget: int | None, seed: int) -> None:
         """Make an arm of every candidate that fits."""
