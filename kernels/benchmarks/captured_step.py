@@ -9,19 +9,19 @@ steps. `ms` is the median of a step over 9 turns, `ratio` the time of the black 
 """
 
 import argparse
-import csv
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from benchmarks.measuring import Table
 from benchmarks.race import Autoencoder
 
 import catlog
 from catlog.functions import first_layer_linear
 
-KERNELS, TABLE, BLACK_BOX = "with the kernels", "the table in plain torch", "f as a black box"
+KERNELS, PLAIN, BLACK_BOX = "with the kernels", "the table in plain torch", "f as a black box"
 TURNS, STEPS = 9, 400
 
 
@@ -29,7 +29,7 @@ def trainer(link: Any, name: str) -> None:
     """Compile a step, say how it runs, and send the milliseconds of a step as often as asked."""
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
-    if name == TABLE:
+    if name == PLAIN:
         first_layer_linear.catlog_kernels = None  # type: ignore[assignment]
     images = (torch.rand(100, 784) < 0.2).float().cuda()
     index = torch.arange(100, device="cuda")
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/speed/kernels.csv"))
     args = parser.parse_args()
     context, links = torch.multiprocessing.get_context("spawn"), {}
-    for name in (KERNELS, TABLE, BLACK_BOX):
+    for name in (KERNELS, PLAIN, BLACK_BOX):
         links[name], end = context.Pipe()
         context.Process(target=trainer, args=(end, name), daemon=True).start()
     modes = {name: link.recv() for name, link in links.items()}
@@ -69,15 +69,10 @@ def main() -> None:
     ms = {name: median(values) for name, values in times.items()}
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     rows = [
-        {"step": name, "ms": f"{value:.4f}", "ratio": f"{ms[BLACK_BOX] / value:.3f}"}
-        | {"mode": modes[name], **about}
+        {"step": name, "ms": value, "ratio": ms[BLACK_BOX] / value, "mode": modes[name], **about}
         for name, value in ms.items()
     ]
-    with args.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(*rows, sep="\n")
+    Table(args.out, ("step",)).add(rows)
 
 
 if __name__ == "__main__":
