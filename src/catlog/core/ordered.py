@@ -618,7 +618,8 @@ class Rearranged(Ordered):
 
     def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         points = self.base.direct_draws(rows, generator)
-        return None if points is None else points.reshape(rows, *self.batch_shape, -1)
+        shape = (rows, *self.batch_shape, len(self.cardinalities))
+        return None if points is None else points.reshape(shape)
 
     def start(self, lead: torch.Size) -> Any:
         return self.base.start(self._inner(lead))
