@@ -1,7 +1,7 @@
 """Which estimator first trains a model to a target?
 
     python -m benchmarks.race --only gpu --device cuda --target 97    # results/speed/race_cuda.csv
-    python -m benchmarks.race --only gpu --device cuda --data fashion-mnist --target 0 --limit 8
+    python -m benchmarks.race --only gpu --device cuda --data fashion-mnist --target 100 --limit 8
     python -m benchmarks.race --only cpu                  # hours; cpu_races.csv and its curves
 
 "gpu": the paper's autoencoder (200 bits, batch 100, Adam, products in TF32), the step compiled,
@@ -50,7 +50,7 @@ METHODS = [
     *(f"SlopeCateR({n}, {LATIN}, every=4)" for n in (4, 6, 8)),
     "GumbelSoftmax(8, hard=True)",
     f"GumbelSoftmax(8, hard=True, {LATIN})",
-    "RLOO(14)",
+    "RLOO(20)",
     "IndeCateR(2)",
     f"IndeCateR(2, {LATIN})",
     f"StraightThrough(8, {LATIN})",

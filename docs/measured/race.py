@@ -28,7 +28,7 @@ COLOURS = {
 # The curves and their labels.
 HEADLINE = {
     "IndeCateR(2, sampling='latin')": "IndeCateR, 2 Latin draws",
-    "RLOO(14)": "RLOO, 14 draws",
+    "RLOO(20)": "RLOO, 20 draws",
     "GumbelSoftmax(8, hard=True, sampling='latin')": "Gumbel-Softmax, 8 Latin draws (biased)",
     "SlopeCateR(6, sampling='latin', every=4)": "SlopeCateR, 6 Latin draws",
     "ReinMax(4)": "ReinMax, 4 draws (biased)",
@@ -145,7 +145,7 @@ def values() -> dict[str, object]:
     return {
         "ranking": ranking(methods),
         "over_plain": f"{times[order[0]] / times['ReinMax(4)']:.2f}",
-        "over_rloo": f"{times[unbiased] / times['RLOO(14)']:.2f}",
+        "over_rloo": f"{times[unbiased] / times['RLOO(20)']:.2f}",
         "seldom": on_a_cpu(read("speed/cpu_race_seldom")),
         "published": published(read("protocol/bits")),
         "rivals": rivals(read("protocol/bits")),
