@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -341,17 +341,32 @@ class Rounded(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_papers_decoder_under_autocast() -> None:
-    """The gradients by the table and of the black box: far better than with sums in bfloat16."""
+AUTOCAST = [
+    ("cpu", torch.bfloat16, None),
+    *product(["cuda"], [torch.bfloat16, torch.float16], [None, "half"]),
+]
+
+
+@pytest.mark.parametrize(("device", "kind", "precision"), AUTOCAST)
+def test_the_papers_decoder_under_autocast(
+    device: str, kind: torch.dtype, precision: str | None
+) -> None:
+    """The gradients by the table, also by the kernels, and of the black box: far better than with
+    sums in bfloat16."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    if precision is not None:
+        pytest.importorskip("catlog_kernels")
     layers = [nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)]
-    net = set_normals(nn.Sequential(*layers)).float().requires_grad_(False)
-    f = FirstLayerLinear(net, BernoulliCrossEntropy((normals(4, 784) > 0.5).float()))
-    x = (normals(2, 4, 200) > 0).float()
+    net = set_normals(nn.Sequential(*layers)).float().requires_grad_(False).to(device)
+    head = BernoulliCrossEntropy((normals(4, 784) > 0.5).float().to(device))
+    f = FirstLayerLinear(net, head, precision=precision)
+    x = (normals(2, 4, 200) > 0).float().to(device)
 
     def gradient(f: Callable[[Tensor], Tensor], low: bool) -> Tensor:
-        logits = torch.zeros(4, 200, requires_grad=True)
-        rounded = Rounded() if low else nullcontext()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low), rounded:
+        logits = torch.zeros(4, 200, device=device, requires_grad=True)
+        rounded = Rounded() if low and device == "cpu" else nullcontext()
+        with torch.autocast(device, dtype=kind, enabled=low), rounded:
             value = IndeCateR(2)(f, bits(logits), x=x).sum()
         return torch.autograd.grad(value, logits)[0]
 

@@ -35,7 +35,7 @@ from catlog.distributions import (
     Subset,
 )
 from catlog.testing.cases import grid as every
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, placed
 from support.laws import bits, integers, one_hots
 
 NO = -torch.inf
@@ -135,9 +135,10 @@ def items(
         return rest.log_softmax(-1).gather(-1, x.unsqueeze(-1)).sum((-1, -2))
 
     def distribution(theta: Tensor) -> Distribution:
+        mask = placed(is_masked, theta.device)
         if by_logits:
-            return kind(theta.masked_fill(is_masked, NO), k)
-        return kind(theta, k, None if masked is None else ~is_masked)
+            return kind(theta.masked_fill(mask, NO), k)
+        return kind(theta, k, None if masked is None else ~mask)
 
     if kind is Subset:
         candidates = every(*[2] * d)
@@ -169,8 +170,9 @@ def crf(
 
     def parts(theta: Tensor) -> tuple[Tensor, Tensor]:
         unary, tables = theta.split([steps * k, prod(shape)], -1)
-        tables = tables.unflatten(-1, shape) + rule.to(theta)
-        return unary.unflatten(-1, (steps, k)) + evidence.to(theta), tables
+        tables = tables.unflatten(-1, shape) + placed(rule, theta.device).to(theta)
+        evidence_here = placed(evidence, theta.device).to(theta)
+        return unary.unflatten(-1, (steps, k)) + evidence_here, tables
 
     def log_weights(theta: Tensor, x: Tensor) -> Tensor:
         unary, tables = parts(theta)
@@ -200,7 +202,8 @@ def chain(
         initial, step, seen = theta.split(sizes, -1)
         tables = [initial, step.unflatten(-1, (k, k))]
         if has_zeros:
-            tables = [tables[0] + START.to(theta), tables[1] + STEP.to(theta)]
+            zeros = (placed(table, theta.device).to(theta) for table in (START, STEP))
+            tables = [table + zero for table, zero in zip(tables, zeros, strict=True)]
         return [*tables, seen.unflatten(-1, (k, -1)) if emission else None]
 
     def log_weights(theta: Tensor, x: Tensor) -> Tensor:
@@ -260,14 +263,14 @@ def network_of_networks(theta: Tensor) -> dict[str, Node]:
 
 def known_root(theta: Tensor) -> dict[str, Node]:
     """Return a fixed root, whose table is not learned, and a leaf."""
-    weather = WEATHER[:, 0].to(theta.dtype).expand(*theta.shape[:-1], 2)
+    weather = placed(WEATHER, theta.device)[:, 0].to(theta.dtype).expand(*theta.shape[:-1], 2)
     choice = Node(["weather"], theta.unflatten(-1, (2, 2)))
     return {"weather": Node([], weather, fixed=True), "choice": choice}
 
 
 def known_nodes(theta: Tensor) -> dict[str, Node]:
     """Return fixed nodes alone, so that there is nothing to learn."""
-    weather = WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
+    weather = placed(WEATHER, theta.device).to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
     return {
         "season": Node([], weather[..., 0], fixed=True),
         "weather": Node(["season"], weather, fixed=True),
@@ -276,7 +279,7 @@ def known_nodes(theta: Tensor) -> dict[str, Node]:
 
 def choices(theta: Tensor, fixed: bool = True) -> dict[str, Node]:
     """Return a known environment between learned choices."""
-    weather = WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
+    weather = placed(WEATHER, theta.device).to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
     return {
         "choice": Node([], theta[..., :2]),
         "weather": Node(["choice"], weather, fixed=fixed),
@@ -304,7 +307,8 @@ def network(
         return total
 
     def distribution(theta: Tensor) -> Distribution:
-        return BayesianNetwork(nodes(theta), theta.shape[:-1], dtype=theta.dtype)
+        options = {"dtype": theta.dtype, "device": theta.device}
+        return BayesianNetwork(nodes(theta), theta.shape[:-1], **options)
 
     return defined(f"network {name}", normals(size), distribution, every(*sizes), log_weights)
 
@@ -340,7 +344,7 @@ class Counting(Steps):
     parameters = 9
 
     def _start(self, lead: torch.Size) -> tuple[Tensor, ...]:
-        total = torch.zeros(lead, dtype=self.theta.dtype)
+        total = self.theta.new_zeros(lead)
         return (total, self.theta.expand(*lead, 9)) if self.context_in_state else (total,)
 
     def _step(self, state: Any, i: int, previous: Tensor | None) -> tuple[Tensor, Any]:
@@ -357,7 +361,7 @@ class Recurrent(Steps):
     parameters = 6
 
     def _start(self, lead: torch.Size) -> tuple[Tensor, ...]:
-        return self.theta[..., 0].expand(lead), torch.zeros(lead, dtype=self.theta.dtype)
+        return self.theta[..., 0].expand(lead), self.theta.new_zeros(lead)
 
     def _step(self, state: Any, i: int, previous: Tensor | None) -> tuple[Tensor, Any]:
         hidden, count = state
@@ -386,7 +390,8 @@ def sequence(
 
     def distribution(theta: Tensor) -> Distribution:
         options = {"end": end, "temperature": temperature, "dtype": theta.dtype}
-        return Autoregressive(kind(theta, sizes, form), sizes, theta.shape[:-1], **options)
+        law = kind(theta, sizes, form)
+        return Autoregressive(law, sizes, theta.shape[:-1], device=theta.device, **options)
 
     theta = normals(kind.parameters, seed=3)
     return defined(f"{name}, {form}", theta, distribution, every(*sizes), log_weights)
@@ -424,11 +429,13 @@ def mixture(
 
     ``shape`` is that of the logits, components first; those of ``mask`` are impossible.
     """
-    count = shape[0]
+    count, no_weight = shape[0], torch.tensor(mask)
 
     def parts(theta: Tensor) -> tuple[Tensor, Tensor]:
         weights, logits = theta[..., :count], theta[..., count:].unflatten(-1, shape)
-        return weights.masked_fill(torch.tensor(mask), NO) if mask else weights, logits
+        if mask:
+            weights = weights.masked_fill(placed(no_weight, theta.device), NO)
+        return weights, logits
 
     def log_weights(theta: Tensor, x: Tensor) -> Tensor:
         weights, logits = parts(theta)
@@ -449,7 +456,8 @@ SHORTER = torch.tensor([[False, False, False], [False, False, True]])
 
 
 def certain(logits: Tensor) -> Tensor:
-    return torch.where(CERTAIN == 0, logits, CERTAIN)
+    known = placed(CERTAIN, logits.device)
+    return torch.where(known == 0, logits, known)
 
 
 def mixtures() -> Iterator[StructuredCase]:
@@ -477,7 +485,7 @@ def mixtures() -> Iterator[StructuredCase]:
         "masked mixture",
         (3, 2, 3),
         every(3, 3),
-        lambda logits: integers(logits.masked_fill(MASK, NO)),
+        lambda logits: integers(logits.masked_fill(placed(MASK, logits.device), NO)),
         mask=(False, False, True),
     )
     yield mixture(
@@ -507,10 +515,10 @@ def multinomial(
     is_zero = torch.tensor([i in zeros for i in range(k)])
 
     def by_logits(theta: Tensor) -> Distribution:
-        return Multinomial(n, logits=theta.masked_fill(is_zero, NO))
+        return Multinomial(n, logits=theta.masked_fill(placed(is_zero, theta.device), NO))
 
     def of_probs(theta: Tensor) -> Distribution:
-        return Multinomial(n, probs=theta.exp() * ~is_zero)
+        return Multinomial(n, probs=theta.exp() * ~placed(is_zero, theta.device))
 
     candidates = every(*[n + 1] * k).double()
     return defined(

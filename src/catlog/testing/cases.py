@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import torch
@@ -63,6 +64,12 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
+@cache
+def placed(constant: Tensor, device: torch.device) -> Tensor:
+    """Return the constant on the device: copied once, as a CUDA graph captures no copies."""
+    return constant.to(device)
+
+
 def _many(
     kind: Callable[..., Distribution], parameter: str = "logits", dims: int = 1
 ) -> Callable[[Tensor], Distribution]:
@@ -71,7 +78,7 @@ def _many(
 
 
 def _masked(logits: Tensor) -> Distribution:
-    impossible = torch.tensor([[False, False, True], [True, False, False]])
+    impossible = placed(IMPOSSIBLE, logits.device)
     return Independent(Categorical(logits=logits.masked_fill(impossible, -torch.inf)), 1)
 
 
@@ -92,7 +99,8 @@ def _flat(x: Tensor) -> Tensor:
 
 
 BITS, PAIRS = grid(2, 2, 2).double(), grid(3, 3)
-POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
+IMPOSSIBLE = torch.tensor([[False, False, True], [True, False, False]])
+POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])
 ROW, LOGITS = normals(3), normals(2, 3)
 
 # Bits, integers and one-hot vectors, by logits and by probabilities, two event dimensions, a
