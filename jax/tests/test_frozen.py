@@ -151,7 +151,7 @@ def program(E: Any, q: Any, features: Any, has_outputs: bool) -> Any:
 
 
 def numbers(setup: str) -> np.ndarray:
-    """Return the values and gradients of two calls in turn, as the torch library lists them."""
+    """Return the values and gradients of calls in turn, as the torch library lists them."""
     estimator, label, outputs = setup.split(" | ")
     name = estimator.split("(")[0]
     words = re.sub(r"=([a-z]+)\b", r"='\1'", estimator)  # the names of choices
@@ -168,7 +168,7 @@ def numbers(setup: str) -> np.ndarray:
     jax.eval_shape(lambda theta: one(theta, PARAMETER, learned, case.mask, None), theta[0])
     shapes = tapes[-1].shapes
     generator, parts = TorchGenerator(7), []
-    for _ in range(2):
+    for _ in range(3 if isinstance(E, SlopeCateR) else 2):
         arrays = [jnp.asarray(batched(name, generator, shape)) for shape in shapes]
         results = gradient(theta, PARAMETER, learned, case.mask, arrays)
         (by_theta, by_c, seen), value = results

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import catlog
 from catlog.core.learning import frozen, write
+from catlog.estimators import MovingAverageBaseline
 from catlog.testing.cases import seeded
 from support.compiling import checked_graphs
 from support.laws import bits
@@ -127,6 +128,14 @@ def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"f.* finite numbers, but"):
         E(WRONG[wrong], bits(LOGITS.float().requires_grad_()), x=torch.zeros(2, 4)).backward()
     assert all(map(torch.equal, before, state(E)))
+
+
+def test_the_moving_average_weighs_earlier_calls_by_the_decay() -> None:
+    baseline = MovingAverageBaseline(decay=0.8).double()
+    for value in (4.0, 8.0):
+        baseline(torch.tensor([value], dtype=torch.float64))
+    wanted = (0.8 * 4.0 + 8.0) / 1.8
+    assert baseline(torch.zeros(1)).item() == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_point_of_nan_is_not_remembered() -> None:

@@ -89,25 +89,3 @@ LABELS = {  # Weighted stands for an estimator of a user
 
 def test_repr_is_the_label_that_advise_prints() -> None:
     assert {label: repr(E) for label, E in LABELS.items()} == {label: label for label in LABELS}
-
-
-WRONG_TEXTS = {
-    "RLO(4)": r"'RLO' is not known\. Did you mean RLOO",
-    "x": r"'x' is not known\. Give one of Exact, ",
-    "": r"'' must be a name, with settings in parentheses or without, as in IndeCateR\(4, ",
-    "RLOO(4": r"'RLOO\(4' must be a name",
-    **dict.fromkeys(("RLOO(2 + x)", "RLOO(*[2])", "a.RLOO(2)", "RLOO(2), RLOO(3)"), "must be a n"),
-}
-
-
-@pytest.mark.parametrize("text", WRONG_TEXTS)
-def test_text_that_is_no_estimator_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"estimators: .*{WRONG_TEXTS[text]}"):
-        parse_estimator(text)
-
-
-def test_wrong_settings_in_text_are_named() -> None:
-    with pytest.raises(TypeError, match="RLOO: the arguments are samples, but `sampling`"):
-        parse_estimator("RLOO(2, sampling=latin)")
-    with pytest.raises(ValueError, match="RLOO: `samples` must be at least 2"):
-        parse_estimator("RLOO(1)")

@@ -50,42 +50,6 @@ def test_no_variance_where_all_points_are_remembered() -> None:
     assert_same(value, exact, leaf, rtol=0, atol=1e-3)
 
 
-def test_predicts_pairs_at_points_that_it_has_not_seen() -> None:
-    """From 256 of a million points of 20 bits it learns main effects and pairs."""
-    generator = seeded()
-    a = torch.randn(20, 20, dtype=torch.float64, generator=generator) * (
-        torch.rand(20, 20, generator=generator) < 0.1
-    )
-    b = torch.randn(20, dtype=torch.float64, generator=generator)
-    logits = torch.zeros(20, dtype=torch.float64)
-
-    def f(x: Tensor) -> Tensor:
-        return ((x @ a) * x).sum(-1) + x @ b
-
-    E = MemoryCateR(40)
-    for _ in range(30):
-        E(f, bits(logits), generator=generator)
-    variances = []
-    for estimator in (E.eval(), catlog.RLOO(40)):
-        leaf = logits.expand(200, 20).clone().requires_grad_()
-        estimator(f, bits(leaf), generator=generator).sum().backward()
-        variances.append(leaf.grad.var(0).sum())
-    assert variances[0] < 0.1 * variances[1]
-
-
-def test_a_critic_that_predicts_nothing_is_left_out() -> None:
-    """Where f is noise, memory does not help, and RLOO remains."""
-    generator, q = seeded(), bits(torch.zeros(4, dtype=torch.float64))
-    E = MemoryCateR(16, size=32)
-
-    def noise(x: Tensor) -> Tensor:
-        return torch.randn(x.shape[:-1], dtype=torch.float64, generator=generator)
-
-    for _ in range(100):
-        E(noise, q, generator=generator)
-    assert (E.coefficients() < 0.35).all()
-
-
 def test_one_critic_per_batch_element() -> None:
     logits = torch.zeros(2, 3, dtype=torch.float64)
     scale = torch.tensor([1.0, -5.0], dtype=torch.float64)
@@ -118,18 +82,3 @@ def test_the_least_recent_point_is_forgotten() -> None:
     assert remembered((6, 6), (6, 6)) == {(0, 1), (5, 5), (6, 6), (3, 0)}
     many = {(k, k) for k in range(7)}
     assert len(remembered(*many) & many) == 4
-
-
-def test_a_call_learns_for_later_calls_only() -> None:
-    """Learning does not change the estimate of the same call; it changes that of the next one."""
-    E, case = random_state(6, seeded()), CASES["one-hot"]
-    x = case.points[torch.tensor([[0, 4], [7, 2]])]
-
-    def estimate(E: MemoryCateR) -> Tensor:
-        theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
-        value = E(case.function("sine"), case.distribution(theta), x=x)
-        return torch.cat([value.detach(), torch.autograd.grad(value.sum(), theta)[0].flatten()])
-
-    frozen, learning = estimate(E.eval()), estimate(E.train())
-    assert torch.equal(frozen, learning)
-    assert not torch.allclose(frozen, estimate(E))

@@ -7,23 +7,24 @@ nodes, so both rules have converged.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 from torch.testing import assert_close
 
 import catlog
 from catlog.testing.cases import normals, seeded
+from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
 Parameters = dict[str, Tensor]
-Moments = tuple[Tensor, dict[str, Tensor]]  # a value, and its gradient in every parameter
 
 
 def nodes(count: int) -> tuple[Tensor, Tensor]:
@@ -39,109 +40,94 @@ def parameters() -> Parameters:
     }
 
 
-def with_gradients(value: Tensor, t: Parameters) -> Moments:
-    value.backward()
-    return value.detach(), {name: p.grad for name, p in t.items() if p.grad is not None}
-
-
 def smooth(x: Tensor, z: Tensor, c: Tensor) -> Tensor:
     """A function without additive parts that few nodes do not integrate exactly."""
     a, b = x[..., 0].double(), x[..., 1].double()
     return (c[0] * z + a * b).sin() + (c[1] * z * a - b).tanh() + c[2] * z**2 * (a - c[3] * b)
 
 
-class Independently:
-    """x and z independent; z normal."""
+class Problem(NamedTuple):
+    """Parts of E[f(x, z)] as functions of the parameters.
 
-    def z(self, t: Parameters, noise: Tensor) -> Tensor:
-        return t["mu"][0] + t["sigma"][0] * noise
+    Attributes:
+        z: z from standard normal noise.
+        law: the distribution of x given z.
+        f: the function of x and z.
+    """
 
-    def law(self, t: Parameters, batch: int) -> Distribution | Callable[[Tensor], Distribution]:
-        return integers(t["logits"].expand(batch, 2, 3))
-
-    def log_prob(self, t: Parameters, z: Tensor) -> Tensor:
-        """``[points, *z.shape]``"""
-        log_p = t["logits"].log_softmax(-1)
-        return (log_p[0, POINTS[:, 0]] + log_p[1, POINTS[:, 1]])[:, None].expand(-1, len(z))
-
-    def f(self, t: Parameters) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda x, z: smooth(x, z, t["c"])
+    z: Callable[[Parameters, Tensor], Tensor]
+    law: Callable[[Parameters, Tensor], Distribution]
+    f: Callable[[Parameters, Tensor, Tensor], Tensor]
 
 
-class ZGivenX(Independently):
-    """A mixture: the first variable of x picks the mean of z, the second its scale."""
-
-    def z(self, t: Parameters, noise: Tensor) -> Tensor:
-        return noise
-
-    def f(self, t: Parameters) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda x, noise: smooth(
-            x, t["mu"][x[..., 0]] + t["sigma"][x[..., 1]] * noise, t["c"]
-        )
+def normal(t: Parameters, noise: Tensor) -> Tensor:
+    return t["mu"][0] + t["sigma"][0] * noise
 
 
-class XGivenZ(Independently):
-    """z first, then x with logits that depend on z."""
-
-    def law(self, t: Parameters, batch: int) -> Callable[[Tensor], Distribution]:
-        return lambda z: integers(t["logits"] * z[..., None, None].sin())
-
-    def log_prob(self, t: Parameters, z: Tensor) -> Tensor:
-        log_p = (t["logits"] * z[:, None, None].sin()).log_softmax(-1)
-        return (log_p[:, 0, POINTS[:, 0]] + log_p[:, 1, POINTS[:, 1]]).T
+def fixed(t: Parameters, z: Tensor) -> Distribution:
+    return integers(t["logits"].expand(*z.shape, 2, 3))
 
 
-CASES = [Independently(), ZGivenX(), XGivenZ()]
+PROBLEMS = {
+    "independent": Problem(normal, fixed, lambda t, x, z: smooth(x, z, t["c"])),
+    # A mixture: the first variable of x picks the mean of z, the second its scale.
+    "z given x": Problem(
+        lambda t, noise: noise,
+        fixed,
+        lambda t, x, z: smooth(x, t["mu"][x[..., 0]] + t["sigma"][x[..., 1]] * z, t["c"]),
+    ),
+    "x given z": Problem(
+        normal,
+        lambda t, z: integers(t["logits"] * z[..., None, None].sin()),
+        lambda t, x, z: smooth(x, z, t["c"]),
+    ),
+}
 
 
-def reference(case: Independently, count: int) -> Moments:
+def reference(problem: Problem, count: int) -> list[Tensor]:
     """Return E[f(x, z)] and its gradient in every parameter."""
-    t = parameters()
-    noise, weight = nodes(count)
-    z = case.z(t, noise)
-    fx = case.f(t)(POINTS[:, None].expand(-1, count, 2), z.expand(len(POINTS), count))
-    return with_gradients((weight * case.log_prob(t, z).exp() * fx).sum(), t)
+    t, (noise, weight) = parameters(), nodes(count)
+    z, x = problem.z(t, noise), POINTS.unsqueeze(1).expand(-1, count, 2)
+    probs = problem.law(t, z).log_prob(x).exp()
+    value = (weight * probs * problem.f(t, x, z.expand(len(x), count))).sum()
+    return with_gradients(value, list(t.values()))
 
 
-def expectation(E: catlog.Estimator, case: Independently, samples: int, count: int) -> Moments:
-    """Return the expectation of the estimate and its gradients, over all outcomes and nodes."""
-    t = parameters()
-    noise, weight = nodes(count)
+def expectation(E: catlog.Estimator, problem: Problem, samples: int, count: int) -> list[Tensor]:
+    """Return the expectation of the estimate and its gradients, over all outcomes and nodes.
+
+    An outcome is, for every sample, a node of z and the points of x.
+    """
+    t, (noise, weight) = parameters(), nodes(count)
     rows = getattr(E, "samples", 0)
-    # A combination is one sample of z and its rows of x; the choice is [outcomes, samples].
-    combinations = torch.tensor(list(product(range(count), *[range(len(POINTS))] * rows)))
-    choice = torch.tensor(list(product(range(len(combinations)), repeat=samples)))
-    picked = combinations[choice].movedim(1, 0)  # [samples, outcomes, 1 + rows]
-    z = case.z(t, noise[picked[..., 0]])
-    probability = weight[picked[..., 0]].prod(0)
-    # [points, samples, outcomes]
-    p_x = case.log_prob(t, z.flatten()).exp().detach().unflatten(1, z.shape)
-    x = None
+    axes = [torch.arange(count)] * samples + [torch.arange(len(POINTS))] * (rows * samples)
+    number = torch.cartesian_prod(*axes).view(-1, len(axes)).T
+    z = problem.z(t, noise[number[:samples]])
+    chance, x = weight[number[:samples]].prod(0), None
     if rows:
-        x = POINTS[picked[..., 1:]].movedim(2, 0)
-        for row in range(rows):
-            probability = probability * p_x.gather(0, picked[..., 1 + row].unsqueeze(0))[0].prod(0)
-    q, p = case.law(t, z.shape[1]), Normal(torch.zeros(z.shape[1]).double(), 1)
-    estimate = catlog.Pathwise(E, samples)(case.f(t), q, p, z=z, x=x)
-    return with_gradients((probability * estimate).sum(), t)
+        x = POINTS[number[samples:]].unflatten(0, (rows, samples))
+        chance = chance * problem.law(t, z).log_prob(x).detach().exp().prod(0).prod(0)
+    q = fixed(t, z[0]) if problem.law is fixed else partial(problem.law, t)
+    p = Normal(torch.zeros_like(z[0]), 1)
+    estimate = catlog.Pathwise(E, samples)(partial(problem.f, t), q, p, z=z, x=x)
+    return with_gradients((chance * estimate).sum(), list(t.values()))
 
 
-def agree(left: Moments, right: Moments) -> None:
-    assert_close(left, right, rtol=1e-10, atol=1e-10)
-    assert left[1].keys() == {"logits", "mu", "sigma", "c"}
-    assert all(gradient.abs().max() > 1e-3 for gradient in left[1].values())
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-@pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.RLOO(2), catlog.Exact()], ids=repr)
-def test_unbiased_by_quadrature(E: catlog.Estimator, case: Independently) -> None:
-    agree(expectation(E, case, 1, 90), reference(case, 120))
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_several_samples_are_paired_and_averaged(case: Independently) -> None:
-    """Two draws of z, each with a separate x; both sides use the same few nodes."""
-    agree(expectation(catlog.IndeCateR(1), case, 2, 4), reference(case, 4))
+@pytest.mark.parametrize(
+    ("E", "samples", "count", "of_reference"),
+    [
+        *((E, 1, 90, 120) for E in (catlog.IndeCateR(1), catlog.RLOO(2), catlog.Exact())),
+        # Two draws of z, each with a separate x; both sides use the same few nodes.
+        (catlog.IndeCateR(1), 2, 4, 4),
+    ],
+)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_unbiased_by_quadrature(
+    name: str, E: catlog.Estimator, samples: int, count: int, of_reference: int
+) -> None:
+    wanted = reference(PROBLEMS[name], of_reference)
+    assert all(gradient.abs().max() > 1e-3 for gradient in wanted)
+    assert_close(expectation(E, PROBLEMS[name], samples, count), wanted, rtol=1e-10, atol=1e-10)
 
 
 def test_neighbours_share_the_noise() -> None:
@@ -151,19 +137,6 @@ def test_neighbours_share_the_noise() -> None:
     E = catlog.Pathwise(catlog.IndeCateR(1), 3)
     E(lambda x, z: x.sum(-1) + 1000 * z, q, p).sum().backward()
     assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
-
-
-def test_a_structured_distribution_and_a_vector() -> None:
-    """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
-    start, change = torch.randn(5, 2, generator=seeded(1)), torch.zeros(2, 2)
-    q = catlog.distributions.MarkovChain(start, change.expand(5, 2, 2), length=2)
-    mu = torch.zeros(5, 2, requires_grad=True)
-    value = catlog.Pathwise(catlog.Exact(), 2)(
-        lambda x, z: (x * z).sum(-1), q, Independent(Normal(mu, 1.0), 1)
-    )
-    assert value.shape == (5,)
-    value.sum().backward()
-    assert_close(mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1))
 
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(2)], ids=repr)
@@ -184,70 +157,24 @@ def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
     )
     assert together.shape == (4, 2)
     for number, f in enumerate(functions):
-        alone = operator(f, q, p, z=z, x=x)
-        assert_close(together[:, number], alone)
-        gradients = [
-            torch.autograd.grad(value.sum(), [logits, mean], retain_graph=True)
-            for value in (alone, together[:, number])
-        ]
-        assert_close(*gradients)
+        assert_same(together[:, number], operator(f, q, p, z=z, x=x), [logits, mean])
 
 
 def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
     q, p = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1)
     E = catlog.Pathwise(catlog.RLOO(2), 2)
 
+    def f(x: Tensor, z: Tensor) -> Tensor:
+        assert (z[:, 0] != z[:, 1]).all()  # a z for every sample
+        return x.sum(-1) * z
+
     def run(seed: int) -> Tensor:
-        return E(lambda x, z: x.sum(-1) * z, q, p, generator=seeded(seed))
+        return E(f, q, p, generator=seeded(seed))
 
     state = torch.get_rng_state()
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))
     assert torch.equal(state, torch.get_rng_state())
-
-
-def total(x: Tensor, z: Tensor) -> Tensor:
-    return x.sum(-1)
-
-
-Q, P, ONES = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1.0), torch.ones(4)
-WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    (r"Independent\(p, 1\)", (total, Q, Normal(torch.zeros(4, 2), 1.0)), {}),
-    (r"p\.expand\(\(4,\)\)", (total, Q, Normal(0.0, 1.0)), {}),
-    ("Poisson has no rsample", (total, Q, Poisson(ONES)), {}),
-    (r"q\(z\) must have batch shape \(1, 4\)", (total, lambda z: bits(z[..., None, None]), P), {}),
-    (r"z must have shape \(1, 4\)", (total, Q, P), {"z": torch.zeros(4)}),
-    (r"z must be a tensor of shape \(1, 4\) .*but list", (total, Q, P), {"z": [0.0]}),
-    ("f must be a function of points, but NoneType was given", (None, Q, P), {}),
-    ("generator must be .* or None, but int was given", (total, Q, P), {"generator": 3}),
-]
-for wrong in (None, 0.5, ONES):
-    kind = type(wrong).__name__
-    returned = rf"q\(z\) must be a distribution of x, but {kind} was returned"
-    WRONG += [
-        (f"distribution of x or a function .*but {kind} was given", (total, wrong, P), {}),
-        (returned, (total, lambda z, wrong=wrong: wrong, P), {}),
-        (rf"p must be a torch\.dist.* of z, but {kind} was given", (total, Q, wrong), {}),
-    ]
-
-
-@pytest.mark.parametrize(("message", "arguments", "options"), WRONG)
-def test_wrong_calls_are_named(
-    message: str, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        catlog.Pathwise(catlog.IndeCateR(1))(*arguments, **options)
-
-
-def test_wrong_settings_are_named() -> None:
-    for wrong in (3, catlog.RLOO):
-        with pytest.raises(TypeError, match="`estimator` must be an estimator such as"):
-            catlog.Pathwise(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`samples` must be at least 1"):
-        catlog.Pathwise(catlog.IndeCateR(1), 0)
-    for samples in (None, "2", 1.5, [2], True, torch.tensor(2)):
-        with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):
-            catlog.Pathwise(catlog.Exact(), samples)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)

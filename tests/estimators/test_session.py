@@ -42,23 +42,6 @@ def test_another_process_continues(tmp_path: Path) -> None:
     assert_close(session.estimate, E(f, bits(theta), generator=seeded(1)))
 
 
-def test_errors_name_the_way_out() -> None:
-    q = bits(torch.zeros(2, 3))
-    with pytest.raises(TypeError, match=r"`E` must be an estimator such as RLOO\(4\)"):
-        catlog.Session(catlog.RLOO, q)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"must not need the derivative of f.*use RLOO"):
-        catlog.Session(catlog.ReinMax(1), q)
-    session = catlog.Session(catlog.RLOO(2), q)
-    with pytest.raises(RuntimeError, match=r"not complete.*until ask\(\) returns None"):
-        session.estimate  # noqa: B018
-    with pytest.raises(RuntimeError, match=r"none were asked for\. Call ask\(\)"):
-        session.tell(torch.zeros(2, 2))
-    session.ask()
-    with pytest.raises(ValueError, match=r"`values` must have shape \(2, 2\).*but it is \(2,\)"):
-        session.tell(torch.zeros(2))
-    session.tell(torch.zeros(2, 2))
-
-
 def test_a_step_of_q_during_a_session_is_named() -> None:
     logits = torch.zeros(2, 30)
     session = catlog.Session(catlog.IndeCateR(1), bits(logits))

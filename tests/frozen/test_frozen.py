@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from .judge import NAMES, numbers, read, setups
+from .judge import SETTINGS, numbers, read, setups
 
 FROZEN = read()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_same_numbers(name: str) -> None:
     judged = 0
     for setup in setups(name):

@@ -66,10 +66,20 @@ DARN: samples=1 | samples=2, order=1
 IMLE: samples=2 | samples=3, step=2.0
 DirectOptimisation: samples=2 | samples=3, epsilon=-2.0, chunk_size=2
 """
-VARIANTS: dict[str, list[dict[str, object]]] = {}
-for names, settings in (line.split(":") for line in TABLE.strip().split("\n")):
-    for name in names.split():
-        VARIANTS.setdefault(name, []).extend(eval(f"dict({x})") for x in settings.split("|"))
+
+
+def settings_in(table: str, **values: object) -> dict[str, list[dict[str, Any]]]:
+    """Return the settings of every class in such a table; ``values`` are names that it uses."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for names, settings in (line.split(":") for line in table.strip().split("\n")):
+        for name in names.split():
+            found.setdefault(name, []).extend(
+                eval(f"dict({x})", dict(values)) for x in settings.split("|")
+            )
+    return found
+
+
+VARIANTS = settings_in(TABLE)
 
 
 def select(**wanted: object) -> dict[str, Estimator[Any]]:
