@@ -4,8 +4,11 @@ pages.
 
 import re
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+from sphinx.util.inspect import stringify_signature
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # Sphinx runs this file, and does not import its neighbours
@@ -85,6 +88,8 @@ if _mathjax.exists():
     html_static_path.append(str(_mathjax))
     mathjax_path = _mathjax.name
 
+_RANGED = r"(?:~?typing\.)?Annotated\[([^,]+), (?:'\w+'|[\w.~]*Range\([^()]*\))\]"
+
 
 def _escape_shapes(
     app: Any, what: str, name: str, value: object, options: object, lines: list[str]
@@ -106,8 +111,20 @@ def _resolve_short_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     return None
 
 
+def _plain_signature(
+    app: Any, what: str, name: str, value: Any, options: object, text: str, returned: str
+) -> tuple[str, str] | None:
+    """Show the settings of estimators that learn, and types without the ranges that are checked."""
+    if not text:
+        return None
+    if text.startswith("(*settings"):
+        text = stringify_signature(signature(value), show_return_annotation=False)
+    return re.sub(_RANGED, r"\1", text), returned
+
+
 def setup(app: Any) -> None:
     app.connect("missing-reference", _resolve_short_name)
+    app.connect("autodoc-process-signature", _plain_signature)
     app.connect("autodoc-process-docstring", _escape_shapes)
 
 
