@@ -120,13 +120,10 @@ def test_what_is_wrong_with_f_is_said_once(ask: Ask) -> None:
 
 
 def test_reasons_begin_with_what_went_wrong() -> None:
-    """Not with candidates that were never tried; of many reasons, a few are given."""
-    with pytest.raises(ValueError, match=r"^advise: no candidate could be used\. \w+\(") as error:
+    """Not with candidates that were never tried."""
+    message = r"^advise: no candidate could be used\. RLOO\(2\), RLOO\(4\).* \(its gradient is NaN"
+    with pytest.raises(ValueError, match=message):
         ASK["advise"](lambda x: torch.full(x.shape[:-1], torch.nan), bits(4, 5))
-    message = str(error.value)
-    assert "used. RLOO(2): its gradient is NaN or infinite; " in message
-    assert message.count("its gradient is NaN or infinite") >= 2  # as many as there is time for
-    assert message.endswith("; and others.")
 
 
 def test_more_points_than_python_prints() -> None:

@@ -1,10 +1,10 @@
 """Which estimator? Measure them on your own f and q."""
 
-from .advice import Advice, Trial, advise
-from .comparing import compare
-from .comparison import Comparison, Row
+from .advice import Advice, advise
+from .comparing import Comparison, Row, compare
 from .function_check import FunctionReport, check
 from .layers import compare_layers
+from .pilot import Trial
 
 __all__ = [
     "Advice",

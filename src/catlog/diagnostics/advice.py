@@ -11,46 +11,18 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..core.checks import check_count, check_number, refusal
-from ..core.estimator import Estimator
+from ..core.checks import check_count, check_number, check_positive
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from .arms import some
-from .naming import AnyEstimator, as_estimator
-from .pilot import LADDER, NEVER, Pilot, Score, Step, level_with_best, variance_of
+from .arms import listed
+from .naming import AnyEstimator, Chosen, named_estimators
+from .pilot import LADDER, Pilot, Step, Trial
 from .task import Clock, DistributionLike, Loss, Penalty, Task
 
 LEVEL = 1.3  # times the best score: what a race to a target could hardly tell apart
 FREE = 1.5  # times the seconds of the quickest RLOO among them: more draws at little cost
 ZERO = "all of its gradients were zero"
 NO_TIME = "the pilot had no time for it"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What was measured of a candidate.
-
-    Attributes:
-        name: its repr.
-        estimator: after what it learned in the pilot.
-        evaluations: of f per estimate and batch element.
-        repeats: the number of estimates.
-        seconds: the least time of a step; those of RLOO are on a line in the number of draws.
-        variance: of its gradient, summed over the parameters.
-        times_as_long: the expected training time, relative to the best.
-        error: the relative standard error of that.
-        is_level: whether the pilot cannot tell it from the best.
-    """
-
-    name: str
-    estimator: AnyEstimator = field(repr=False)
-    evaluations: int
-    repeats: int
-    seconds: float
-    variance: float
-    times_as_long: float
-    error: float
-    is_level: bool
 
 
 @dataclass(frozen=True)
@@ -87,7 +59,7 @@ def advise(
     step: Step | float | None = None,
     steps: float = 30,
     seconds: float = 2.0,
-    candidates: Sequence[str | AnyEstimator] | None = None,
+    candidates: Chosen | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Advice:
@@ -155,49 +127,28 @@ def advise(
     """
     if budget is not None:
         check_count("advise", "budget", budget)
-    if not steps > 0:  # infinite ones are no limit
-        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
-    if not seconds >= 0:
-        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
-    if step is not None and not callable(step):
-        check_number("advise", "step", step, 0, kind="a callable or seconds")
-    chosen = [candidates] if isinstance(candidates, str | Estimator) else candidates
-    if chosen is not None and not chosen:
-        remedy = "Leave the argument out for the usual ones."
-        raise refusal("candidates", "be at least one", "none was given", remedy)
+    check_positive("advise", "steps", steps)
+    check_number("advise", "seconds", seconds, 0)
+    if not callable(step):
+        check_number("advise", "step", step or 0.0, 0, kind="a callable or seconds")
+    chosen = None if candidates is None else named_estimators(candidates, "candidates")
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         torch.manual_seed(seed)
         task = Task(f, q, parameters, loss, penalty, clock)
         pilot = Pilot(task, step, lambda least: start + max(seconds, steps * least))
-        pilot.enter([as_estimator(E, "candidates") for E in chosen or ()], budget, seed)
+        pilot.enter(chosen, budget, seed)
         pilot.run()
         return _advice(pilot, clock() - start, biased)
 
 
 def _advice(pilot: Pilot, seconds: float, biased: bool) -> Advice:
-    scores, times = pilot.scores(), pilot.seconds()
-    reasons = _reasons(pilot, scores)
-    best, level = min(scores.values(), default=NEVER), level_with_best(scores, LEVEL)
-    if best.value == inf:
+    trials = pilot.trials(LEVEL)
+    reasons = _reasons(pilot, trials)
+    if all(trial.variance == inf for trial in trials):
         ours = {name: why for name, why in reasons.items() if why != NO_TIME} | pilot.skipped
-        raise ValueError(f"advise: no candidate could be used. {some(ours)}.")
+        raise ValueError(f"advise: no candidate could be used. {listed(ours)}.")
     skipped = {name: why.split(". ")[0] for name, why in pilot.skipped.items()} | reasons
-    trials = [
-        Trial(
-            name=name,
-            estimator=arm.E,
-            evaluations=arm.evaluations,
-            repeats=arm.moments.count,
-            seconds=times[name],
-            variance=variance_of(arm),
-            times_as_long=score.value / best.value,
-            error=score.error,
-            is_level=name in level,
-        )
-        for name, score in scores.items()
-        for arm in [pilot.arms[name]]
-    ]
     choice = _choice(trials)
     lines = [*_ranking(choice, trials, seconds), *_remarks(pilot, reasons)]
     if biased and any(arm.E.differentiates_f for arm in pilot.arms.values()):
@@ -207,25 +158,22 @@ def _advice(pilot: Pilot, seconds: float, biased: bool) -> Advice:
             "losses."
         )
     if skipped:
-        left_out = [
-            f"{', '.join(name for name, why in skipped.items() if why == reason)} ({reason})"
-            for reason in dict.fromkeys(skipped.values())
-        ]
-        lines.append(f"Not tried: {'; '.join(left_out)}.")
+        lines.append(f"Not tried: {listed(skipped)}.")
     return Advice(choice.estimator, tuple(trials), skipped, seconds, "\n".join(lines))
 
 
-def _reasons(pilot: Pilot, scores: Mapping[str, Score]) -> dict[str, str]:
+def _reasons(pilot: Pilot, trials: Sequence[Trial]) -> dict[str, str]:
     """Return why nothing can be said of candidates that were entered."""
+    variances = {trial.name: trial.variance for trial in trials}
     reasons = {}
     for name, arm in pilot.arms.items():
         if arm.moments.count < 2:
             reasons[name] = NO_TIME
         elif not arm.times:
             reasons[name] = "far behind, before its whole step was timed"
-        elif name not in scores:
+        elif name not in variances:
             reasons[name] = ZERO
-        elif min(scores.values()).value == inf:
+        elif min(variances.values()) == inf:
             reasons[name] = "its gradient is NaN or infinite"
     return reasons
 

@@ -1,9 +1,14 @@
-"""Bias, variance and time of estimators, measured side by side on f and q."""
+"""Bias, variance and time of estimators, measured side by side on f and q: one row each."""
 
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from math import exp, inf, nan, pi, sqrt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from math import exp, inf, isfinite, nan, pi, sqrt
 from statistics import NormalDist, median
 from typing import Any
 
@@ -11,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_count, refusal, shape_or_type
+from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
-from ..estimators import Exact
-from .arms import ERRORS, Arm, entered, reason, some, within_budget
-from .comparison import Comparison, Row
+from ..estimators import ESTIMATORS, Exact
+from .arms import ERRORS, Arm, entered, listed, reason, within_budget
 from .function_check import check_mean
 from .moments import Moments
 from .naming import AnyEstimator, Chosen, named_estimators
@@ -23,6 +28,142 @@ from .task import Clock, DistributionLike, Gradient, Loss, Task, flat
 
 WARM_UP = 2  # steps before times count
 NORMAL = NormalDist().inv_cdf(0.975)
+REFERENCES = {
+    "exact": "Bias against the exact gradient",
+    "given": "Bias against the reference given",
+    "pooled": "Bias against the other unbiased estimators, pooled",
+    "rloo": "Bias against RLOO on all layers, with many draws",
+}
+NO_REFERENCE = "No bias, for want of another unbiased estimator: add one, such as RLOO"
+
+
+@dataclass(frozen=True)
+class Row:
+    r"""What was measured of one estimator. Intervals are 95 % intervals.
+
+    Attributes:
+        name: The name given, or the class with its settings.
+        unbiased: Whether the estimator is unbiased.
+        samples: Its number of draws; None if it has none.
+        evaluations: Evaluations of f per estimate and batch element.
+        repeats: The number of estimates behind the numbers.
+        trained: The number of steps for which it learned beforehand.
+        seconds: The median time of a step: q, estimate and gradients.
+        variance: The variance over draws, after the chain rule, summed over the parameters.
+        variance_low: Lower end of its interval.
+        variance_high: Upper end of its interval.
+        bias: The distance of the mean from the reference, minus the noise in it; NaN if there is
+            nothing to compare with.
+        bias_error: The noise in that distance.
+        largest_z: The largest difference of a parameter's mean from the reference, in standard
+            errors.
+        snr: :math:`\lVert \nabla \rVert / \sqrt{\text{variance}}`.
+        merit: Variance times seconds, the lower the better.
+        merit_low: Lower end of its interval.
+        merit_high: Upper end of its interval.
+        estimator: The estimator, after learning.
+        variances: The variance of every parameter.
+    """
+
+    name: str
+    unbiased: bool
+    samples: int | None
+    evaluations: int
+    repeats: int
+    trained: int
+    seconds: float
+    variance: float
+    variance_low: float
+    variance_high: float
+    bias: float
+    bias_error: float
+    largest_z: float
+    snr: float
+    merit: float
+    merit_low: float
+    merit_high: float
+    estimator: Estimator = field(repr=False, compare=False)
+    variances: Tensor = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of :func:`catlog.compare` and :func:`catlog.compare_layers`.
+
+    Attributes:
+        rows: What was measured of every estimator, best first.
+        skipped: The estimators that were left out, with the reasons.
+        reference: What the bias is measured against: "exact", "given", "pooled" or, by
+            :func:`catlog.compare_layers`, "rloo".
+        mode: How the numbers of draws were set.
+    """
+
+    rows: tuple[Row, ...]
+    skipped: Mapping[str, str]
+    reference: str
+    mode: str
+
+    @property
+    def best(self) -> Row:
+        """The unbiased estimator with the lowest variance x time; if all are biased, the best."""
+        return min(self.rows, key=lambda row: (not row.unbiased, row.merit))
+
+    def __getitem__(self, name: str) -> Row:
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise KeyError(f"{name!r} is not among the rows: {', '.join(rows)}.")
+        return rows[name]
+
+    def __str__(self) -> str:
+        """Return :meth:`table` at the width of the terminal; 80 columns if there is none."""
+        return self.table(shutil.get_terminal_size().columns)
+
+    def table(self, width: int | None = None) -> str:
+        """Return a line of text per estimator, best first, and notes.
+
+        Args:
+            width: The most columns of a line. Columns of the table that do not fit are left out and
+                named below it; the name, variance x s and the bias are always shown. None: no
+                limit.
+        """
+        names = ["", *(row.name if row.unbiased else f"{row.name} (b)" for row in self.rows)]
+        columns = [[heading, *map(text, self.rows)] for heading, text in COLUMNS.items()]
+        sizes = [max(map(len, column)) for column in columns]
+        most = max(map(len, names))
+        room = inf if width is None else width - most
+        shown = max(ALWAYS, sum(end <= room for end in accumulate(2 + size for size in sizes)))
+        lines = [
+            "  ".join([name.ljust(most), *map(str.rjust, cells, sizes)])
+            for name, *cells in zip(names, *columns[:shown], strict=True)
+        ]
+        has_bias = any(isfinite(row.bias) for row in self.rows)
+        reference = REFERENCES[self.reference] if has_bias else NO_REFERENCE
+        notes = [f"{self.mode}.", f"{reference}. (b): biased by design."]
+        if missing := [*COLUMNS][shown:]:
+            notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
+        if self.skipped:
+            notes.append(f"Left out: {listed(self.skipped)}.")
+        wrap = partial(textwrap.wrap, subsequent_indent="  ")
+        notes = [line for note in notes for line in wrap(note, width or len(note))]
+        return "\n".join([*lines, "", *notes])
+
+
+# The columns of the table after the names. Where space is short, the last ones are left out.
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "variance x s": lambda row: f"{row.merit:.3g}",
+    "bias ± noise": lambda row: (
+        f"{row.bias:.2g} ± {row.bias_error:.2g}" if isfinite(row.bias) else ""
+    ),
+    "ms": lambda row: f"{1000 * row.seconds:.3g}",
+    "variance": lambda row: f"{row.variance:.3g}",
+    "95 % interval": lambda row: f"{row.merit_low:.3g} to {row.merit_high:.3g}",
+    "evaluations": lambda row: str(row.evaluations),
+    "snr": lambda row: f"{row.snr:.3g}",
+}
+ALWAYS = 2  # of them are always shown
+
+
+# The measurement
 
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
@@ -61,8 +202,8 @@ def compare(
     Gradients, torch's random number generators and the buffers of the modules that f and q refer to
     (running statistics of BatchNorm) are left as they were.
 
-    A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
-    frozen while its variance is measured; its time includes learning. If only some calls of
+    A copy of an estimator with parameters or a memory learns for ``training`` steps first, and its
+    time includes learning. If only some calls of
     :class:`SlopeCateR` correct (``every``), estimates and timed steps are of both kinds. Variance
     and time are averages over calls with and without corrections.
 
@@ -107,12 +248,9 @@ def compare(
     >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
     [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
     """
-    for name, count, least in (
-        *(("repeats", repeats, 2), ("training", training, 0), ("limit", limit, 1)),
-        *(("rounds", rounds, 1), ("budget", budget, 1)),
-    ):
-        if count is not None:
-            check_count("compare", name, count, least)
+    check_count("compare", "limit", limit)
+    if budget is not None:
+        check_count("compare", "budget", budget)
     with left_alone(f, q, loss):
         task = Task(f, q, parameters, loss, clock=clock)
         check_mean(task.f, task.make_q(*task.parameters))
@@ -120,19 +258,13 @@ def compare(
         def sized(E: AnyEstimator) -> AnyEstimator:
             return E if budget is None else within_budget(E, budget, task.evaluations)
 
-        named = named_estimators(estimators)
+        named = named_estimators([*ESTIMATORS] if estimators is None else estimators)
         if estimators is None:
-            named["Exact"] = Exact(limit=limit)
+            named["Exact()"] = Exact(limit=limit)
         arms, skipped = entered(task, named, sized, seed)
         measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
-    unbiased = [arm for arm in arms.values() if arm.E.unbiased]
-    norm = norm_of(known or pooled_gradient(unbiased or [*arms.values()]))
-    rows = []
-    for name, arm in arms.items():
-        others = [other for other in unbiased if other is not arm]
-        rows.append(row_of(name, arm, known or pooled_gradient(others), norm))
-    rows.sort(key=lambda row: (row.merit, row.seconds))
+    rows = sorted(rows_of(arms, known), key=lambda row: (row.merit, row.seconds))
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     return Comparison(tuple(rows), skipped, kind, mode)
 
@@ -147,21 +279,23 @@ def measure(
     training: int,
     progress: bool,
 ) -> None:
-    """Let arms learn, make estimates while frozen, and take turns in timed steps."""
+    """Let arms learn, make estimates, and take turns in timed steps."""
+    counts = ("repeats", repeats, 2), ("rounds", rounds, 1), ("training", training, 0)
+    for name, count, least in counts:
+        check_count(owner, name, count, least)
     for name, arm in list(arms.items()):
         _say(f"{owner}: {name}", progress)
         try:
             arm.learn(task, training)
-            with arm.frozen():
-                for _ in range(2 if arm.E.is_exact else repeats):  # exact ones are all alike
-                    arm.observe(task)
+            for _ in range(2 if arm.E.is_exact else repeats):  # exact ones are all alike
+                arm.observe(task)
             if not bool(arm.moments.mean.isfinite().all()):
                 raise ValueError("its gradient is NaN or infinite")
         except ERRORS as error:
             skipped[name] = reason(error)
             del arms[name]
     if not arms:
-        raise ValueError(f"{owner}: no estimator could be used. {some(skipped)}.")
+        raise ValueError(f"{owner}: no estimator could be used. {listed(skipped)}.")
     for number in range(-WARM_UP, rounds):
         _say(f"{owner}: round {max(0, number) + 1} of {rounds}", progress)
         for arm in arms.values():
@@ -205,13 +339,8 @@ def _given(task: Task, reference: Any) -> KnownGradient:
     return flat(gradient).detach().double(), flat(error).double().square()
 
 
-def pooled_gradient(arms: Sequence[Arm]) -> KnownGradient | None:
-    """Return the mean over unbiased arms, weighted by their precision; None if there are none.
-
-    One without noise has all of the weight.
-    """
-    if not arms:
-        return None
+def pooled_gradient(arms: Sequence[Arm]) -> KnownGradient:
+    """Return the mean over arms, weighted by their precision; one without noise has all weight."""
     means = torch.stack([arm.moments.mean for arm in arms])
     variances = torch.stack([arm.moments.mean_variances for arm in arms])
     precisions = means.new_tensor([[1 / max(arm.moments.mean_variance, 1e-300)] for arm in arms])
@@ -219,13 +348,20 @@ def pooled_gradient(arms: Sequence[Arm]) -> KnownGradient | None:
     return (weights * means).sum(0), (weights**2 * variances).sum(0)
 
 
-def norm_of(gradient: KnownGradient | None) -> float:
-    """Return the norm of the gradient, minus the noise in it."""
-    mean, variances = gradient or (torch.zeros(1), torch.zeros(1))
-    return sqrt(max(0.0, float(mean.square().sum() - variances.sum())))
-
-
 # Rows
+
+
+def rows_of(arms: Mapping[str, Arm], known: KnownGradient | None) -> list[Row]:
+    """Return a row per arm; without a known gradient, the bias is that against the others."""
+    unbiased = [arm for arm in arms.values() if arm.E.unbiased]
+    mean, noise = known or pooled_gradient(unbiased or [*arms.values()])
+    norm = sqrt(max(0.0, float(mean.square().sum() - noise.sum())))
+    rows = []
+    for name, arm in arms.items():
+        others = [other for other in unbiased if other is not arm]
+        truth = known or (pooled_gradient(others) if others else None)
+        rows.append(row_of(name, arm, truth, norm))
+    return rows
 
 
 def row_of(name: str, arm: Arm, truth: KnownGradient | None, norm: float) -> Row:

@@ -199,8 +199,7 @@ def _compared_with_itself(f: Function, law: Factors, q: Distribution) -> str:
 
 def _rounding(fx: Tensor, law: Factors) -> float:
     """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
-    error = rounding({fx.dtype, law.real} - {torch.bool}, fx.device)
-    return min(MOST_ROUNDING, 1024 * error)
+    return min(MOST_ROUNDING, 1024 * rounding({fx.dtype, law.real} - {torch.bool}, fx.device))
 
 
 def _differ(first: Tensor, second: Tensor, limit: float, *others: Tensor) -> bool:

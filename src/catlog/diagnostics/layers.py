@@ -7,14 +7,13 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.distributions import Bernoulli, Distribution, OneHotCategorical
 
 from ..core.checks import check_count, refusal
 from ..core.left_alone import left_alone
 from ..sample import SlopeEstimator, sample
-from .arms import Arm, copied_to
-from .comparing import KnownGradient, measure, norm_of, row_of
-from .comparison import Comparison
+from .arms import entered
+from .comparing import Comparison, KnownGradient, measure, rows_of
 from .moments import Moments
 from .naming import AnyEstimator, Chosen, named_estimators
 from .task import Clock, Gradient, Parameters, graph_leaves, trainable
@@ -76,71 +75,25 @@ def compare_layers(
     >>> sorted(row.name for row in result.rows)
     ['GumbelSoftmax(1, temperature=0.5, hard=True)', 'ReinMax(1)']
     """
-    counts = ("repeats", repeats, 2), ("rounds", rounds, 1)
-    for name, value, least in (*counts, ("reference_runs", reference_runs, 2 * GROUP)):
-        check_count("compare_layers", name, value, least)
+    check_count("compare_layers", "reference_runs", reference_runs, 2 * GROUP)
     with left_alone(loss):
         network = Layers(loss, parameters, clock)
-        arms = {
-            name: Arm(copied_to(E, network.device), 1, network.generator(seed + 1 + number))
-            for number, (name, E) in enumerate(named_estimators(estimators).items())
-        }
-        skipped: dict[str, str] = {}
+        arms, skipped = entered(network, named_estimators(estimators), lambda E: E, seed)
         measure("compare_layers", network, arms, skipped, repeats, rounds, 0, progress)
-        truth = network.by_rloo(reference_runs, seed)
-    rows = [row_of(name, arm, truth, norm_of(truth)) for name, arm in arms.items()]
+        rows = rows_of(arms, network.by_rloo(reference_runs, seed))
     rows.sort(key=lambda row: row.bias**2 + row.variance)
     return Comparison(tuple(rows), skipped, "rloo", "One draw per layer")
-
-
-class _Recorder:
-    """A sampler that draws, and keeps the log-probabilities of the draws."""
-
-    def __init__(self, generator: torch.Generator | None) -> None:
-        self.generator = generator
-        self.log_probs: list[Tensor] = []
-
-    def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor:
-        table = torch.stack([-logits, logits], -1) if bits else logits.movedim(dim, -1)
-        table = logsigmoid(table) if bits else table.log_softmax(-1)
-        p = table.detach().exp()
-        index = torch.multinomial(p.flatten(0, -2), 1, generator=self.generator)
-        index = index.reshape(*p.shape[:-1], 1)
-        self.log_probs.append(table.gather(-1, index).squeeze(-1))
-        if bits:
-            return index.squeeze(-1).to(logits.dtype)
-        return torch.zeros_like(p).scatter(-1, index, 1.0).movedim(-1, dim)
-
-    def log_prob(self, rows: torch.Size) -> Tensor:
-        """Return the log-probability of all draws of a row, or raise if a layer has other rows."""
-        total = torch.zeros(())
-        for table in self.log_probs:
-            if table.shape[: len(rows)] != rows:
-                but = f"it returned {tuple(rows)}, and a layer draws variables {tuple(table.shape)}"
-                remedy = "Let the logits of every layer begin with the dimensions of the rows."
-                raise refusal("loss", "return one value per row of the logits", but, remedy)
-            total = table.reshape(*rows, -1).sum(-1) + total.to(table)
-        return total
 
 
 class Layers(Gradient):
     """A loss with layers that draw, and its gradients, as arms observe them."""
 
-    def __init__(
-        self, loss: NetworkLoss, parameters: Parameters, clock: Clock = time.perf_counter
-    ) -> None:
-        self.loss = loss
-        self.clock = clock
-        recorder = _Recorder(None)
-        losses = self.losses(recorder)
-        if not recorder.log_probs:
-            remedy = "Let layers call `sampler(logits)` in place of `catlog.sample(logits, E)`."
-            raise refusal("loss", "call its argument, the sampler", "it did not", remedy)
+    def __init__(self, loss: NetworkLoss, parameters: Parameters, clock: Clock) -> None:
+        self.loss, self.clock = loss, clock
+        losses, log_probs = self.drawn()
         self.device = losses.device
-        self.rows = losses.shape
-        total = losses.sum() + recorder.log_prob(self.rows).sum()
-        self.parameters = trainable(graph_leaves(total) if parameters is None else parameters)
-        self.leaves = self.parameters
+        found = graph_leaves(losses + log_probs) if parameters is None else parameters
+        self.leaves = self.parameters = trainable(found)
 
     def losses(self, sampler: Sampler) -> Tensor:
         """Run the network; return one loss per row."""
@@ -155,15 +108,39 @@ class Layers(Gradient):
         sampler = partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
         return self.losses(sampler)
 
+    def drawn(self) -> tuple[Tensor, Tensor]:
+        """Run the network with plain draws; return the loss of every row, and the log-probability
+        of all its draws."""
+        tables: list[Tensor] = []
+
+        def sampler(logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor:
+            last = logits if bits else logits.movedim(dim, -1)
+            law: Distribution = (Bernoulli if bits else OneHotCategorical)(logits=last)
+            draw = law.sample()
+            tables.append(law.log_prob(draw))
+            return draw if bits else draw.movedim(-1, dim)
+
+        losses = self.losses(sampler)
+        if not tables:
+            remedy = "Let layers call `sampler(logits)` in place of `catlog.sample(logits, E)`."
+            raise refusal("loss", "call its argument, the sampler", "it did not", remedy)
+        rows, total = losses.shape, torch.zeros_like(losses)
+        for table in tables:
+            if table.shape[: len(rows)] != rows:
+                but = f"it returned {tuple(rows)}, and a layer draws variables {tuple(table.shape)}"
+                remedy = "Let the logits of every layer begin with the dimensions of the rows."
+                raise refusal("loss", "return one value per row of the logits", but, remedy)
+            total = total + table.reshape(*rows, -1).sum(-1).to(total)
+        return losses, total
+
     def by_rloo(self, runs: int, seed: int) -> KnownGradient:
         """Return the mean gradient of runs in groups by RLOO, and the variance of that mean."""
-        generator, moments = self.generator(seed), Moments()
+        torch.manual_seed(seed)
+        moments = Moments()
         for _ in range(runs // GROUP):
-            recorders = [_Recorder(generator) for _ in range(GROUP)]
-            losses = torch.stack([self.losses(recorder) for recorder in recorders])
-            log_prob = torch.stack([recorder.log_prob(self.rows) for recorder in recorders])
-            values = losses.detach()
-            advantage = (values - values.mean(0)) * (GROUP / (GROUP - 1))
-            surrogate = (losses + advantage * log_prob).mean(0)
+            pairs = [self.drawn() for _ in range(GROUP)]
+            losses, log_probs = map(torch.stack, zip(*pairs, strict=True))
+            advantage = (losses - losses.mean(0)).detach() * (GROUP / (GROUP - 1))
+            surrogate = (losses + advantage * log_probs).mean(0)
             moments.add(self.differentiated(surrogate).unsqueeze(0))
         return moments.mean, moments.mean_variances

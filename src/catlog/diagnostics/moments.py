@@ -92,8 +92,9 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """The sum of the variances of all entries; 0 if it is no more than rounding."""
-        total = float(self.variances.sum())
+        """The sum of the variances of all entries; 0 if it is no more than rounding, and infinite
+        if entries were NaN or infinite."""
+        total = float(self.variances.nan_to_num(nan=inf).sum())
         rounding = self.rounding**2 * float(self.mean.square().sum())
         return 0.0 if total <= rounding else total
 

@@ -14,41 +14,32 @@ from ..estimators import ESTIMATORS
 
 AnyEstimator = Estimator[Any]
 Chosen = Sequence[str | AnyEstimator] | Mapping[str, str | AnyEstimator]
+Named = Mapping[str, AnyEstimator]
 
 
-def named_estimators(estimators: Chosen | None) -> dict[str, AnyEstimator]:
-    """Return the estimators by name."""
-    chosen = list(ESTIMATORS) if estimators is None else estimators
+def named_estimators(chosen: Chosen, argument: str = "estimators") -> dict[str, AnyEstimator]:
+    """Return estimators by the names in a dict, or by their labels."""
     if isinstance(chosen, str | Tensor) or not isinstance(chosen, Iterable):
         but, remedy = f"{chosen!r} was given", "Put it into a list, [...]."
-        raise refusal("estimators", "be a list or a dict", but, remedy, TypeError)
-    if isinstance(chosen, Mapping):
-        named = {name: as_estimator(entry) for name, entry in chosen.items()}
-    else:
-        named = {}
-        for entry in chosen:
-            E = as_estimator(entry)
-            name = str(entry) if entry in ESTIMATORS else label(E)
-            if named.setdefault(name, E) != E and not isinstance(entry, str):
-                raise ValueError(
-                    f"estimators: two different ones have the label {name}, which leaves out what "
-                    "they learn and what their functions do. Give them names of your own in a "
-                    'dict, {"first": ..., "second": ...}.'
-                )
+        raise refusal(argument, "be a list or a dict", but, remedy, TypeError)
+    named: dict[str, AnyEstimator] = {}
+    pairs = chosen.items() if isinstance(chosen, Mapping) else ((None, entry) for entry in chosen)
+    for given, entry in pairs:
+        E = parse_estimator(entry) if isinstance(entry, str) else entry
+        if not isinstance(E, Estimator):
+            but, remedy = f"{entry!r} was given", "Give an instance, as in RLOO(4)."
+            raise refusal(argument, "be names or estimators", but, remedy, TypeError)
+        name = label(E) if given is None else given
+        if named.setdefault(name, E) != E and not isinstance(entry, str):
+            raise ValueError(
+                f"{argument}: two different ones have the label {name}, which leaves out what they "
+                "learn and what their functions do. Give them names of your own in a dict, "
+                '{"first": ..., "second": ...}.'
+            )
     if not named:
-        remedy = "Leave the argument out for all of the registry."
-        raise refusal("estimators", "be at least one", "none was given", remedy)
+        remedy = "Leave the argument out for the usual ones."
+        raise refusal(argument, "be at least one", "none was given", remedy)
     return named
-
-
-def as_estimator(entry: object, argument: str = "estimators") -> AnyEstimator:
-    """Return an estimator, also by its repr or name; raise an error if it is neither."""
-    if isinstance(entry, str):
-        return parse_estimator(entry)
-    if isinstance(entry, type) or not isinstance(entry, Estimator):
-        but, remedy = f"{entry!r} was given", "Give an instance, as in RLOO(4)."
-        raise refusal(argument, "be names or estimators", but, remedy, TypeError)
-    return entry
 
 
 def parse_estimator(text: str) -> AnyEstimator:

@@ -1,10 +1,10 @@
 """Candidates that take turns on f and q, until they are known or the time is over."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import exp, hypot, inf, sqrt
 from secrets import randbits
 from statistics import fmean, median
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from ..core.settings import label
 from ..estimators import ARMS, RAM, RLOO, CritiCateR, Exact, IndeCateR, SCateR, SlopeCateR
 from .arms import ERRORS, Arm, entered, reason
 from .moments import Moments
-from .naming import AnyEstimator
+from .naming import AnyEstimator, Named
 from .task import Task
 
 Step = Callable[[AnyEstimator], object]
@@ -43,14 +43,31 @@ INDEPENDENT: tuple[AnyEstimator, ...] = (
 )
 
 
-class Score(NamedTuple):
-    """The expected training time up to a common factor, and its relative standard error."""
+@dataclass(frozen=True)
+class Trial:
+    """What was measured of a candidate.
 
-    value: float
+    Attributes:
+        name: its repr.
+        estimator: after what it learned in the pilot.
+        evaluations: of f per estimate and batch element.
+        repeats: the number of estimates.
+        seconds: the least time of a step; those of RLOO are on a line in the number of draws.
+        variance: of its gradient, summed over the parameters.
+        times_as_long: the expected training time, relative to the best.
+        error: the relative standard error of that.
+        is_level: whether the pilot cannot tell it from the best.
+    """
+
+    name: str
+    estimator: AnyEstimator = field(repr=False)
+    evaluations: int
+    repeats: int
+    seconds: float
+    variance: float
+    times_as_long: float
     error: float
-
-
-NEVER = Score(inf, 0.0)
+    is_level: bool
 
 
 class Pilot:
@@ -77,9 +94,7 @@ class Pilot:
         self.step = step if callable(step) else None
         self.rest = 0.0 if step is None or callable(step) else float(step)
         self.deadline = deadline
-        self.arms: dict[str, Arm] = {}
         self.alive: list[str] = []
-        self.skipped: dict[str, str] = {}
         self.times_whole_steps = False
         self._probe()
         self.penalty = task.of_penalty()
@@ -105,12 +120,11 @@ class Pilot:
         self.miss = unseen - seen if is_cached else 0.0
         self.per_point = max(0.0, further - self.call) / 2
 
-    def enter(self, chosen: Sequence[AnyEstimator], budget: int | None, seed: int) -> None:
+    def enter(self, chosen: Named | None, budget: int | None, seed: int) -> None:
         """Make an arm of every candidate that fits."""
         task, factors = self.task, self.task.factors
-        if not chosen:
-            independent = factors.kind != Kind.STRUCTURED
-            chosen = (*LADDER, *(INDEPENDENT if independent else DEPENDENT))
+        usual = DEPENDENT if factors.kind == Kind.STRUCTURED else INDEPENDENT
+        chosen = chosen or {label(E): E for E in (*LADDER, *usual)}
         most = max(LEAST_BUDGET, 2 * (1 + sum(factors.cardinalities) - factors.d))
         most = most if budget is None else budget
 
@@ -123,7 +137,7 @@ class Pilot:
                 raise ValueError(f"it needs {needed} evaluations, more than the budget of {most}")
             return E
 
-        self.arms, self.skipped = entered(task, {label(E): E for E in chosen}, sized, seed)
+        self.arms, self.skipped = entered(task, chosen, sized, seed)
 
     def run(self) -> None:
         """Let the arms take turns until they are known or the time is over."""
@@ -142,16 +156,15 @@ class Pilot:
             for _ in range(rounds - done):
                 for name in [*self.alive]:
                     few = len(self.tried(2)) < min(2, len(self.alive))
-                    if few or self.time_left(self.leading()) > 0:
+                    if few or self.time_left(min(self.seconds().values(), default=0.0)) > 0:
                         self.observe(name)
-            scores = self.scores()
-            level = level_with_best(scores, factor)
-            self.alive = [name for name in self.alive if name in level or name not in scores]
+            behind = {trial.name for trial in self.trials(factor) if not trial.is_level}
+            self.alive = [name for name in self.alive if name not in behind]
             if done == 1 and self.step is not None:
                 self.times_whole_steps = True
                 for arm in self.arms.values():
                     arm.times.clear()
-                for name in 2 * self.alive:  # the first step may compile
+                for name in [*self.alive, *self.alive]:  # the first step may compile
                     self.observe(name)
             done = rounds
 
@@ -188,11 +201,8 @@ class Pilot:
         arms = self.arms.values()
         return [arm for arm in arms if arm.times and arm.moments.count >= least]
 
-    def leading(self) -> float:
-        """Return the least seconds of a step so far."""
-        return min(self.seconds().values(), default=0.0)
-
     def time_left(self, least: float) -> float:
+        """Return the seconds until the deadline, if the quickest step takes ``least``."""
         return self.deadline(least) - self.task.clock()
 
     def seconds(self) -> dict[str, float]:
@@ -220,7 +230,7 @@ class Pilot:
 
     def reference(self) -> Moments:
         """Return the most precise gradient; with a loss, that of the most evaluations."""
-        known = [arm for arm in self.seeing() if variance_of(arm) < inf] or self.seeing()
+        known = [arm for arm in self.seeing() if arm.moments.variance < inf] or self.seeing()
         if self.task.has_loss:
             return max(known, key=lambda arm: arm.evaluations).moments
         return min(known, key=lambda arm: arm.moments.mean_variance).moments
@@ -235,40 +245,45 @@ class Pilot:
         """Return the squared distance from the reference, minus the noise in it; only a loss makes
         a bias."""
         reference, moments = self.reference(), arm.moments
-        if moments is reference or variance_of(arm) == inf or not self.task.has_loss:
+        if moments is reference or arm.moments.variance == inf or not self.task.has_loss:
             return 0.0
         gap = float((moments.mean - reference.mean).square().sum())
         return max(0.0, gap - moments.mean_variance - reference.mean_variance)
 
-    def scores(self) -> dict[str, Score]:
-        """Return the scores of the arms whose estimates say something."""
+    def trials(self, factor: float) -> list[Trial]:
+        """Return what was measured of the arms whose estimates say something.
+
+        The score is the expected training time, up to a common factor. Those within this factor of
+        the best, or within two standard errors, are level.
+        """
         arms, seconds = self.seeing(), self.seconds()
         floor = self.floor() if arms else 0.0
         scores = {}
         for name, arm in self.arms.items():
             if arm in arms:
-                noise = variance_of(arm)
+                noise = arm.moments.variance
                 share = noise / (floor + noise) if 0 < noise < inf else 0.0
                 value = (floor + noise + BIAS_WEIGHT * self.squared_bias(arm)) * seconds[name]
                 error = max(arm.moments.error, LEAST_ERROR / sqrt(arm.moments.count))
-                scores[name] = Score(value, error * share)
-        return scores
-
-
-def variance_of(arm: Arm) -> float:
-    """Return the variance, infinite if there were infinite gradients."""
-    variance = arm.moments.variance
-    return variance if variance < inf else inf  # also where it is NaN
-
-
-def level_with_best(scores: dict[str, Score], factor: float) -> list[str]:
-    """Return the names of scores within this factor of the best, or within two standard errors."""
-    best = min(scores.values(), default=NEVER)
-    return [
-        name
-        for name, (value, error) in scores.items()
-        if value <= best.value * max(factor, exp(min(MOST_ERROR, 2 * hypot(error, best.error))))
-    ]
+                scores[name] = value, error * share, noise
+        best, least_error, _ = min(scores.values(), default=(inf, 0.0, 0.0))
+        trials = []
+        for name, (value, error, noise) in scores.items():
+            arm, both = self.arms[name], hypot(error, least_error)
+            trials.append(
+                Trial(
+                    name=name,
+                    estimator=arm.E,
+                    evaluations=arm.evaluations,
+                    repeats=arm.moments.count,
+                    seconds=seconds[name],
+                    variance=noise,
+                    times_as_long=value / best,
+                    error=error,
+                    is_level=value <= best * max(factor, exp(min(MOST_ERROR, 2 * both))),
+                )
+            )
+        return trials
 
 
 def on_a_line(sizes: Sequence[int], times: Sequence[float]) -> list[float]:

@@ -50,6 +50,13 @@ class Gradient:
         """Return estimates whose sum has the gradient."""
         raise NotImplementedError
 
+    def check(self, E: Estimator[Any]) -> None:
+        """Raise an error if E cannot estimate it."""
+
+    def evaluations(self, E: Estimator[Any]) -> int:
+        """Return the evaluations of f per estimate and batch element."""
+        return 1
+
     def generator(self, seed: int) -> torch.Generator:
         """Return a generator with this seed on the device."""
         return torch.Generator(self.device).manual_seed(seed)
@@ -139,8 +146,12 @@ class Task(Gradient):
         """Return n points."""
         return Randomness(self.factors, generator=self.generator(seed)).points(n)
 
+    def check(self, E: Estimator[Any]) -> None:
+        if E.target == "bound":
+            raise ValueError("it differentiates a bound, not E[f]")
+        view(self.q, 0, E.accepts, "it", E.instead)
+
     def evaluations(self, E: Estimator[Any]) -> int:
-        """Return the evaluations of f per estimate and batch element."""
         return 0 if self.knows_mean and E.is_exact else E.evaluations(self.q)
 
     def estimate(self, E: Estimator[Any], generator: torch.Generator | None) -> Tensor:
@@ -195,8 +206,7 @@ def leaves_of(q: Distribution) -> list[Tensor]:
     """Return the leaves that q was computed from."""
     if not isinstance(q, Ordered):
         return graph_leaves(given_parameter(base_distribution(q)))
-    with torch.enable_grad():
-        return graph_leaves(q.log_prob(q.sample()))
+    return graph_leaves(q.log_prob(q.sample()))
 
 
 # Gradients
@@ -224,15 +234,13 @@ def graph_leaves(value: Tensor) -> list[Tensor]:
     """Return the leaves that a tensor was computed from."""
     if value.grad_fn is None:
         return [value] if value.requires_grad else []
-    visited, stack, leaves = {value.grad_fn}, [value.grad_fn], []
+    visited, stack, leaves = {None, value.grad_fn}, [value.grad_fn], []
     while stack:
         node = stack.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        for source, _ in node.next_functions:
-            if source is not None and source not in visited:
-                visited.add(source)
-                stack.append(source)
+        leaves += [node.variable] if hasattr(node, "variable") else []
+        new: Any = dict.fromkeys(s for s, _ in node.next_functions if s not in visited)
+        visited.update(new)
+        stack += new
     return leaves
 
 
