@@ -213,12 +213,14 @@ def races(args: Args, table: Table) -> Rows:
 
 def starts(args: Args) -> list[tuple[str, int]]:
     """Return problems and seeds: first all problems with the first seed."""
-    pairs = [
+    seeds, problems = (
+        (args.seeds[:1], args.problems[:2]) if args.quick else (args.seeds, args.problems)
+    )
+    return [
         (problem, seed)
-        for seed, problem in product(args.seeds, args.problems)
+        for seed, problem in product(seeds, problems)
         if problem in NOISY or seed not in SEEDS[3:]
     ]
-    return pairs[:2] if args.quick else pairs
 
 
 def recorded(args: Args, name: str) -> list[Row]:
