@@ -274,7 +274,9 @@ def test_narrow_types_compute_in_float32(name: str, dtype: torch.dtype) -> None:
 MAPPED = ("chain", "network with a block", "crf", "subset", "ranking", "sequence that ends, step")
 
 
-@pytest.mark.parametrize("E", [catlog.RLOO(3), catlog.CritiCateR(3), LEG(1)], ids=repr)
+@pytest.mark.parametrize(
+    "E", [catlog.RLOO(3), catlog.CritiCateR(3), catlog.SCateR(1), LEG(1)], ids=repr
+)
 @pytest.mark.parametrize("name", MAPPED)
 def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
     case = STRUCTURED_CASES[name]

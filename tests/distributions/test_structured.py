@@ -28,7 +28,6 @@ from catlog.distributions import (
     component_first,
 )
 from catlog.estimators import BBVI, RAM
-from catlog.testing import z_limit
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
 from support.gradients import assert_same, with_gradients
@@ -42,23 +41,6 @@ def total(x: Tensor) -> Tensor:
 def counting(k: int, rows: list[int]) -> Callable[..., Tensor]:
     """Return a network of k categories that notes its numbers of rows."""
     return lambda x, *i: (rows.append(len(x)), zeros(*x.shape[:-1], k))[1]
-
-
-def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
-    """Five categories: the likeliest other one always, one of the remaining three at random."""
-    rows = normals(30).expand(40_000, 30).clone().requires_grad_()
-    q = MarkovChain(rows[:, :5], rows[:, 5:].unflatten(-1, (1, 5, 5)))
-    table = normals(5, 5, seed=4)
-
-    def f(x: Tensor) -> Tensor:
-        return table[x.unbind(-1)]
-
-    E = catlog.SCateR(1, categories=1, suffix="common")
-    got = with_gradients(E(f, q, generator=seeded()), rows)[1]
-    wanted = with_gradients(catlog.Exact()(f, q.expand([40_000])), rows)[1][0]
-    noise = got.std(0) / len(got) ** 0.5
-    assert (noise < 0.02 * wanted.norm()).all(), "the test has no power"
-    assert ((got.mean(0) - wanted) / noise).abs().max() < z_limit(30)
 
 
 # What they cost

@@ -2,13 +2,12 @@
 
 A draw by inverse CDF is a step function of its uniform, so the uniforms of one variable fall into
 finitely many cells, the same for all prefixes once the breakpoints of all prefixes are joined.
-Products of cells are all outcomes of the sampler. The argmax of log-probabilities and Gumbel noise
-is constant on pieces of a simplex.
+Products of cells are all outcomes of the sampler.
 """
 
 from dataclasses import dataclass, field
 from itertools import permutations, product
-from math import inf, perm, prod
+from math import perm, prod
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from catlog.core.view import view
 from catlog.distributions import Ordered
 from catlog.estimators.sets.likely_and_rest import beam_search
 from catlog.testing.settings import tape
-from support.simplex import Cells, gumbel_cells
+
+Cells = tuple[Tensor, Tensor]  # a number in each of them, and their widths
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def entries(E: catlog.SCateR, q: Ordered) -> tuple[int, list[tuple[int, int]]]:
     block_of = {i: block for block, variables in enumerate(q.blocks) for i in variables}
     group = 0
     for clamped in (i for variables in q.blocks for i in variables if i not in q.fixed):
-        for _ in range(min(q.cardinalities[clamped] - 1, (E.categories or 99) + 1)):
+        for _ in range(q.cardinalities[clamped] - 1):
             group += 1
             used += [(group, i) for i in range(d) if clamped in q.ancestors[block_of[i]]]
     return 1 + group, used
@@ -95,23 +95,6 @@ def interventions(E: catlog.SCateR, q: Ordered) -> Outcomes:
     if E.variables is None:
         return Outcomes(weight, {"noise": noise})
     return Outcomes(weight, {"noise": (noise, u[:, -1].long().view(1, -1, 1))})
-
-
-def gumbel_races(q: Ordered) -> list[Cells]:
-    """Return for every variable the cells of its Gumbel noise."""
-    probs = q.log_conditionals(_possible(q)).detach().exp()
-    return [gumbel_cells(probs[:, i, :size]) for i, size in enumerate(q.cardinalities)]
-
-
-def gumbel_noise(q: Ordered) -> Outcomes:
-    """Return the noise [1, n=1, outcomes, d, k] of RAM."""
-    k = max(q.cardinalities)
-    races = [
-        (torch.nn.functional.pad(middle, (0, k - middle.shape[-1]), value=0.5), size)
-        for middle, size in gumbel_races(q)
-    ]
-    exponentials, weight = combine(races)
-    return Outcomes(weight, {"noise": (-exponentials).exp()[None, None]})
 
 
 def independent_draws(points: Tensor, probs: Tensor, rows: int) -> Outcomes:
@@ -141,8 +124,6 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
     law = view(q)
     if isinstance(E, catlog.SCateR):
         return interventions(E, law.ordered)
-    if isinstance(E, catlog.estimators.RAM):
-        return gumbel_noise(law.ordered)
     if isinstance(E, catlog.estimators.UnorderedSet):
         return without_replacement(points, probs, E.samples)
     if isinstance(E, catlog.estimators.SumAndSample):
@@ -155,21 +136,13 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
     return independent_draws(points, probs, shape[0])
 
 
-def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
-    """Return how many outcomes there are.
-
-    They are 0 if q has too few points for the set, and inf if they cannot be listed: Gumbel noise
-    of four or more categories.
-    """
+def count(E: catlog.Estimator, q: Distribution, points: int) -> int:
+    """Return how many outcomes there are: 0 if q has too few points for the set."""
     ordered = view(q).ordered
     if isinstance(E, catlog.SCateR):
         sizes = [len(size) for _, size in cells(ordered)]
         deck = 1 if E.variables is None else len(sizes)
         return deck * prod(sizes[i] for _, i in entries(E, ordered)[1])
-    if isinstance(E, catlog.estimators.RAM):
-        if max(ordered.cardinalities) > 3:
-            return inf
-        return prod(len(size) for _, size in gumbel_races(ordered))
     if isinstance(E, catlog.estimators.UnorderedSet):
         return perm(points, E.samples)
     members = E.top if isinstance(E, catlog.estimators.SumAndSample) else 0

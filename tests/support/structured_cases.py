@@ -378,10 +378,18 @@ def sequence(
     end: int | None,
     form: str,
     kind: type[Counting] | type[Recurrent] = Counting,
-    temperature: float = 1.0,
+    temperature: float | None = 1.0,
 ) -> StructuredCase:
+    """Return a sequence of the network; a temperature of None is a parameter, too."""
+
+    def parts(theta: Tensor) -> tuple[Tensor, float | Tensor]:
+        if temperature is not None:
+            return theta, temperature
+        return theta[..., :-1], 0.5 + theta[..., -1].square()
+
     def log_weights(theta: Tensor, x: Tensor) -> Tensor:
-        rows = [kind(theta, sizes)(x, i) / temperature for i in range(len(sizes))]
+        theta, heat = parts(theta)
+        rows = [kind(theta, sizes)(x, i) / heat for i in range(len(sizes))]
         tokens = [row.log_softmax(-1).gather(-1, x[:, [i]]) for i, row in enumerate(rows)]
         is_end = x == (-1 if end is None else end)
         is_over = is_end.cumsum(-1) > is_end.long()
@@ -389,11 +397,12 @@ def sequence(
         return total.masked_fill((is_over & ~is_end).any(-1), NO)
 
     def distribution(theta: Tensor) -> Distribution:
-        options = {"end": end, "temperature": temperature, "dtype": theta.dtype}
+        theta, heat = parts(theta)
+        options = {"end": end, "temperature": heat, "dtype": theta.dtype}
         law = kind(theta, sizes, form)
         return Autoregressive(law, sizes, theta.shape[:-1], device=theta.device, **options)
 
-    theta = normals(kind.parameters, seed=3)
+    theta = normals(kind.parameters + (temperature is None), seed=3)
     return defined(f"{name}, {form}", theta, distribution, every(*sizes), log_weights)
 
 
@@ -407,10 +416,9 @@ def sequences() -> Iterator[StructuredCase]:
         yield sequence("sequence that ends", (2, 2, 2), 1, form)
         yield sequence("sequence of different sizes that ends", (2, 3, 2), 0, form)
     yield sequence("sequence that ends", (2, 2, 2), 1, "context in the state")
-    for form in ("network(x, i)", "step"):
-        yield sequence("recurrent", (2, 2, 2), None, form, Recurrent)
+    yield sequence("recurrent", (2, 2, 2), None, "step", Recurrent)
     yield sequence("recurrent that ends", (2, 2, 2), 1, "network(x, i)", Recurrent)
-    yield sequence("recurrent that ends", (2, 2, 2), 0, "step", Recurrent, temperature=0.7)
+    yield sequence("recurrent that ends", (2, 2, 2), 0, "step", Recurrent, temperature=None)
 
 
 # Mixtures and multinomials of torch
@@ -584,6 +592,7 @@ def further_sizes() -> Iterator[StructuredCase]:
     for form in FORMS:
         yield sequence("long sequence that ends", (3, 3, 3, 3), 1, form)
         yield sequence("cold sequence that ends", (3, 3, 3, 3), 1, form, temperature=0.4)
+    yield chain("chain of five states", 5, 2)
     yield crf("crf of three states", 3, 3)
     yield crf("crf with a table per step", 2, 3, by_step=True)
     yield crf("crf with rules", 3, 3, forbidden=((2, 0), (2, 2)), excluded=((2, 1),))
