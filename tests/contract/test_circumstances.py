@@ -209,30 +209,31 @@ def test_injected_randomness_is_not_changed(E: Any) -> None:
 
 @pytest.mark.parametrize("E", estimators())
 def test_grad_and_vmap(E: Any) -> None:
-    """The transforms of torch.func, mapped over the batch where all randomness is injected."""
+    """The transforms of torch.func, in q's parameters and in f's, mapped over the batch where all
+    randomness is injected: gradients of every example."""
 
-    def loss(logits: Tensor, injected: dict[str, Any]) -> Tensor:
-        return deepcopy(E)(f_of_points, bits(logits, validate_args=False), **injected)
+    def loss(leaves: tuple[Tensor, Tensor], injected: dict[str, Any]) -> Tensor:
+        logits, weight = leaves
 
-    def f_of_points(x: Tensor) -> Tensor:
-        return (x * torch.arange(1.0, 4.0).double()).sum(-1).sin() + x.prod(-1)
+        def f(x: Tensor) -> Tensor:
+            return (x * weight).sum(-1).sin() + x.prod(-1)
 
-    logits = LOGITS[..., 0]
-    gradients = []
-    for by_func in (False, True):
-        torch.manual_seed(0)
-        leaf = logits.clone().requires_grad_()
-        if by_func:
-            gradients.append(grad(lambda logits: loss(logits, {}).sum())(logits))
-        else:
-            gradients += torch.autograd.grad(loss(leaf, {}).sum(), leaf)
-    assert_close(*gradients, rtol=1e-12, atol=1e-12)
+        return deepcopy(E)(f, bits(logits, validate_args=False), **injected)
+
+    def by_backward(injected: dict[str, Any]) -> tuple[Tensor, ...]:
+        copies = tuple(leaf.clone().requires_grad_() for leaf in leaves)
+        return torch.autograd.grad(loss(copies, injected).sum(), copies)
+
+    leaves = LOGITS[..., 0], torch.arange(1.0, 4.0).double()
+    torch.manual_seed(0)
+    got = grad(lambda leaves: loss(leaves, {}).sum())(leaves)
+    torch.manual_seed(0)
+    assert_close(got, by_backward({}), rtol=1e-12, atol=1e-12)
     if tape(E) and not continuous(E):
-        injected = draw_randomness(E, bits(logits))
-        mapped = vmap(grad(loss), in_dims=(0, 1))(logits, injected)
-        leaf = logits.clone().requires_grad_()
-        expected = torch.autograd.grad(loss(leaf, injected).sum(), leaf)
-        assert_close(mapped, *expected, rtol=1e-12, atol=1e-12)
+        injected = draw_randomness(E, bits(leaves[0]))
+        by_logits, by_weight = vmap(grad(loss), in_dims=((0, None), 1))(leaves, injected)
+        wanted = by_backward(injected)
+        assert_close((by_logits, by_weight.sum(0)), wanted, rtol=1e-12, atol=1e-12)
 
 
 TRICK = [name for module in FAMILIES["the CatLog trick"] for name in module.__all__]

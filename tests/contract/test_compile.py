@@ -12,8 +12,8 @@ from torch.testing import assert_close
 import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, Node
 from catlog.estimators import ESTIMATORS
-from catlog.functions import FirstLayerLinear, OfSum
-from catlog.testing.cases import normals
+from catlog.functions import DigitsOfSum, FirstLayerLinear, OfSum
+from catlog.testing.cases import normals, seeded
 from support.compiling import (
     assert_compiles,
     assert_compiles_on,
@@ -21,7 +21,7 @@ from support.compiling import (
     checked_graphs,
     widest,
 )
-from support.laws import bits
+from support.laws import bits, integers
 from support.structured_cases import STRUCTURED_CASES
 
 # Those that learn: test_learning.py.
@@ -54,15 +54,18 @@ def test_structured_distributions_compile(name: str, E: catlog.Estimator) -> Non
 def test_functions_with_a_table_compile() -> None:
     """Made inside, of the batch, as in a step of training."""
     targets = torch.arange(5.0, dtype=torch.float64)
-    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    bits_of_sum = torch.randint(2, (5, 3), generator=seeded())
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
 
     def loss(logits: Tensor) -> Tensor:
         known = FirstLayerLinear(network, lambda out: out.squeeze(-1) * targets)
         of_sum = OfSum(lambda sums: (sums - targets).sin(), 2)
         first = catlog.IndeCateR(2, per_variable=True)(known, bits(logits))
-        return first + catlog.IndeCateR(2)(of_sum, bits(logits))
+        numbers = integers(torch.stack([logits, -logits], -1), validate_args=False)
+        digits = catlog.IndeCateR(2)(DigitsOfSum(bits_of_sum, 2), numbers, outputs=1)
+        return first + catlog.IndeCateR(2)(of_sum, bits(logits)) - (digits + 0.1).log().sum(-1)
 
-    assert_compiles(loss, normals(5, 3).requires_grad_())
+    assert_compiles(loss, normals(5, 4).requires_grad_())
 
 
 def test_a_network_is_drawn_in_the_order_of_its_own_graph() -> None:

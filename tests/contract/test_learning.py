@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import catlog
-from catlog.core.learning import frozen, write
 from catlog.estimators import MovingAverageBaseline
 from catlog.testing.cases import seeded
 from support.compiling import checked_graphs
@@ -152,33 +151,3 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
     for _ in range(3):
         E(lambda x: 1e-20 * f(x), law(LOGITS.float().requires_grad_())).backward()
     assert E.coefficients().isfinite().all()
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_only_finite_numbers_are_written(together: bool) -> None:
-    floats, whole = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
-    write([(floats, torch.tensor([1.0, torch.nan])), (whole, torch.ones_like(whole))], together)
-    assert floats.tolist() == [0.0 if together else 1.0, 0.0]
-    assert whole.tolist() == [0 if together else 1] * 3
-    write([(floats, torch.tensor([1.0, 2.0])), (whole, torch.ones_like(whole))], together)
-    assert floats.tolist() == [1.0, 2.0]
-    assert whole.tolist() == [1, 1, 1]
-
-
-def test_frozen_copies_survive_compiled_writes() -> None:
-    """The backward pass uses the values that were read before the write."""
-    torch._dynamo.reset()
-    module = nn.Module()
-    module.register_buffer("kept", torch.full((4,), 2.0))
-
-    @torch.compile(fullgraph=True, backend=checked_graphs)
-    def loss(theta: Tensor) -> Tensor:
-        (kept,) = frozen(module, module.kept)
-        value = (theta.exp() * kept.sin()).sum()
-        write([(module.kept, module.kept + 1)])
-        return value
-
-    theta = torch.zeros(4, requires_grad=True)
-    loss(theta).backward()
-    torch.testing.assert_close(theta.grad, torch.full((4,), 2.0).sin())
-    assert module.kept.tolist() == [3.0] * 4

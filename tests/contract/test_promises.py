@@ -8,9 +8,8 @@ import torch
 import catlog
 from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS, MAPO
-from catlog.testing.cases import seeded
 from catlog.testing.settings import tape
-from support.laws import bits, one_hots
+from support.laws import bits
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -52,17 +51,3 @@ def test_evaluations_are_counted_in_a_call() -> None:
     state = torch.get_rng_state()
     assert Thrice(4).evaluations(bits(torch.zeros(5, 3))) == 12
     assert torch.equal(state, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("hard", [False, True])
-def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
-    """The generator's noise, given by hand, gives the same value."""
-    logits = torch.randn(4, 3, 5)
-    E = catlog.GumbelSoftmax(2, temperature=0.5, hard=hard)
-    for q, shape in ((bits(logits[..., 0]), (2, 4, 3)), (one_hots(logits), (2, 4, 3, 5))):
-        noise = torch.rand(shape, generator=seeded(1))
-        values = (
-            E(lambda x: x.flatten(2).square().sum(-1), q, **given)
-            for given in ({"noise": noise}, {"generator": seeded(1)})
-        )
-        assert torch.equal(*values)

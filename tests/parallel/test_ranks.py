@@ -2,7 +2,9 @@
 
 import os
 import traceback
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,10 @@ D, K, BATCH = 3, 3, 2
 class Network(nn.Module):
     """An f with parameters, on points of any distribution."""
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, events: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-        self.events = 1  # dimensions of a point
+        self.events = events  # dimensions of a point
         self.rows: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,14 +42,63 @@ class Network(nn.Module):
         return self.layers(x.flatten(-self.events).double()).squeeze(-1)
 
 
-def problem(E: catlog.Estimator) -> tuple[Distribution, Network, Tensor]:
-    torch.manual_seed(0)
+# An estimator, f, q and its parameters.
+Problem = tuple[Any, Any, Distribution, list[Tensor]]
+
+
+def of_estimator(E: Any) -> Problem:
     one_hot = takes_one_hot(E)
     k = K if "index" in E.supports or one_hot else 2
     logits = torch.randn(BATCH, D, k, dtype=torch.float64).requires_grad_()
-    f = Network(D * k if one_hot else D)
-    f.events = 2 if one_hot else 1
-    return law_for(E, logits), f, logits
+    f = Network(D * k if one_hot else D, 2 if one_hot else 1)
+    return E, f, law_for(E, logits), [logits]
+
+
+def markov() -> Problem:
+    """SCateR on dependent variables, with more rows than one chunk holds."""
+    start, step = (
+        torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3,), (3, 3))
+    )
+    q = catlog.distributions.MarkovChain(start, step, length=5)
+    f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
+    return catlog.SCateR(3, chunk_size=7), f, q, [start, step]
+
+
+def own_table(kind: str, E: Any) -> Problem:
+    """A function with its own table: draws are divided, or variables if that divides better."""
+    logits = torch.randn(BATCH, 4, 3, dtype=torch.float64).requires_grad_()
+    if kind == "sum":
+        total = OfSum(lambda s: (s == 4).double(), categories=3)
+        return E, total, Independent(Categorical(logits=logits), 1), [logits]
+    is_bits = kind == "bits"
+    first = nn.Linear(4 if is_bits else 12, 6)
+    f = FirstLayerLinear(
+        nn.Sequential(first, nn.ReLU(), nn.Linear(6, 1)).double(), one_hot=not is_bits
+    )
+    law = Bernoulli(logits=logits[..., 0]) if is_bits else OneHotCategorical(logits=logits)
+    return E, f, Independent(law, 1), [logits]
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    **{
+        f"{name} {options}": partial(of_estimator, catlog.estimators.ESTIMATORS[name](**options))
+        for name, variants in VARIANTS.items()
+        for options in variants
+    },
+    "markov": markov,
+    **{
+        f"{kind} {E}": partial(own_table, kind, E)
+        for kind in ("bits", "one-hot", "sum")
+        for E in (
+            *(
+                catlog.IndeCateR(n, per_variable=fresh)
+                for n in (1, 2, 3)
+                for fresh in (False, True)
+            ),
+            *([catlog.IndeCateR(3, variables=1)] if kind != "sum" else []),
+        )
+    },
+}
 
 
 def mean_over_ranks(gradient: Tensor) -> Tensor:
@@ -56,82 +107,24 @@ def mean_over_ranks(gradient: Tensor) -> Tensor:
     return gradient / dist.get_world_size()
 
 
-def estimated(E: Any, sharded: bool) -> dict[str, Any]:
+def estimated(name: str, sharded: bool) -> dict[str, Any]:
     """Return value and gradients; if f is divided, those in its parameters averaged over ranks."""
-    q, f, logits = problem(E)
+    torch.manual_seed(0)
+    E, f, q, leaves = PROBLEMS[name]()
     E = deepcopy(E)
     value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(3))
-    loss = (value * torch.arange(1.0, BATCH + 1, dtype=torch.float64)).sin().sum()
-    weights = list(E.parameters()) if isinstance(E, nn.Module) else []
-    parameters = [logits, *f.parameters(), *weights]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    filled = [torch.zeros(()) if g is None else g for g in gradients]
-    end = 1 + len(list(f.parameters()))
-    of_f = [mean_over_ranks(g) if sharded else g for g in filled[1:end]]
-    return {
-        "value": value.detach(),
-        "logits": filled[0],
-        "f": of_f,
-        "E": filled[end:],
-        "rows": f.rows,
-    }
+    loss = (value * torch.arange(1.0, value.numel() + 1, dtype=torch.float64)).sin().sum()
+    of_f = list(f.parameters()) if isinstance(f, nn.Module) else []
+    leaves = leaves + (list(E.parameters()) if isinstance(E, nn.Module) else [])
+    gradients = torch.autograd.grad(loss, [*leaves, *of_f], materialize_grads=True)
+    averaged = [mean_over_ranks(g) if sharded else g for g in gradients[len(leaves) :]]
+    numbers = [value.detach(), *gradients[: len(leaves)], *averaged]
+    return {"numbers": numbers, "rows": getattr(f, "rows", [])}
 
 
-def every_estimator() -> dict[str, Any]:
-    return {
-        f"{name} {options}": [
-            estimated(catlog.estimators.ESTIMATORS[name](**options), sharded)
-            for sharded in (False, True)
-        ]
-        for name, variants in VARIANTS.items()
-        for options in variants
-    }
-
-
-def markov() -> dict[str, Any]:
-    """SCateR on dependent variables, with more rows than one chunk holds."""
-    results = []
-    for sharded in (False, True):
-        torch.manual_seed(1)
-        start, step = (
-            torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3,), (3, 3))
-        )
-        f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
-        E = catlog.SCateR(3, chunk_size=7)
-        q = catlog.distributions.MarkovChain(start, step, length=5)
-        value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(0))
-        results.append([value.detach(), *torch.autograd.grad(value, [start, step])])
-    return {"markov": results}
-
-
-def own_tables() -> dict[str, Any]:
-    """Functions with their own table: draws are divided, or variables if that divides better."""
-    torch.manual_seed(2)
-    bits = Independent(Bernoulli(logits=torch.randn(2, 5, dtype=torch.float64)), 1)
-    one_hot = Independent(OneHotCategorical(logits=torch.randn(2, 4, 3, dtype=torch.float64)), 1)
-    numbers = Independent(Categorical(logits=torch.randn(2, 4, 3, dtype=torch.float64)), 1)
-    network = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)).double()
-    wide = nn.Sequential(nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 1)).double()
-    cases: dict[str, tuple[Any, Distribution]] = {
-        "bits": (FirstLayerLinear(network), bits),
-        "one-hot": (FirstLayerLinear(wide, one_hot=True), one_hot),
-        "sum": (OfSum(lambda s: (s == 4).double(), categories=3), numbers),
-    }
-    results: dict[str, Any] = {}
-    for name, (f, q) in cases.items():
-        for n in (1, 2, 3):
-            for fresh in (False, True):
-                x = q.sample((n * (q.event_shape[0] if fresh else 1),))
-                E = catlog.IndeCateR(n, per_variable=fresh)
-                results[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
-        if name != "sum":
-            x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))
-            E = catlog.IndeCateR(3, variables=1)
-            results[f"{name} chosen"] = [
-                E(f, q, x=x, noise=chosen),
-                E(Sharded(f), q, x=x, noise=chosen),
-            ]
-    return {"own tables": results}
+def estimates() -> dict[str, Any]:
+    """Return plain and divided estimates of every problem."""
+    return {name: [estimated(name, sharded) for sharded in (False, True)] for name in PROBLEMS}
 
 
 def failures() -> dict[str, Any]:
@@ -219,7 +212,7 @@ def by_ddp() -> dict[str, Any]:
     return {"by ddp": flat(p.grad for p in model.parameters())}
 
 
-PARTS = [every_estimator, markov, own_tables, failures, inside_ddp, by_ddp]
+PARTS = [estimates, failures, inside_ddp, by_ddp]
 
 
 def work(rank: int, folder: str) -> None:
@@ -252,36 +245,13 @@ def ranks(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
-def close(a: Any, b: Any) -> None:
-    assert_close(a, b, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    "name", [f"{name} {options}" for name, variants in VARIANTS.items() for options in variants]
-)
-def test_every_estimator_equals_itself_if_divided(name: str, ranks: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_divided_estimate_equals_the_whole(name: str, ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         plain, shared = rank[name]
-        for key in ("value", "logits", "f", "E"):
-            close(shared[key], plain[key])
-        assert sum(shared["rows"]) < sum(plain["rows"]) or max(plain["rows"]) == 1
-        assert all(
-            share == -(-rows // 2)
-            for share, rows in zip(shared["rows"], plain["rows"], strict=True)
-        )
-    assert torch.equal(ranks[0][name][1]["value"], ranks[1][name][1]["value"])
-
-
-def test_structured_rows(ranks: list[dict[str, Any]]) -> None:
-    for rank in ranks:
-        close(*rank["markov"])
-
-
-def test_own_tables(ranks: list[dict[str, Any]]) -> None:
-    assert len(ranks[0]["own tables"]) == 3 * 6 + 2
-    for rank in ranks:
-        for plain, shared in rank["own tables"].values():
-            close(plain, shared)
+        assert_close(shared["numbers"], plain["numbers"], rtol=1e-12, atol=1e-14)
+        assert shared["rows"] == [-(-rows // 2) for rows in plain["rows"]]
+    assert torch.equal(*(rank[name][1]["numbers"][0] for rank in ranks))
 
 
 def test_disagreement_and_failure_are_raised_on_every_rank(ranks: list[dict[str, Any]]) -> None:

@@ -64,9 +64,14 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
-@cache
 def placed(constant: Tensor, device: torch.device) -> Tensor:
     """Return the constant on the device: copied once, as a CUDA graph captures no copies."""
+    # torch.compile warns of a cache, so it must not see one on a CPU.
+    return constant if constant.device == device else _copied(constant, device)
+
+
+@cache
+def _copied(constant: Tensor, device: torch.device) -> Tensor:
     return constant.to(device)
 
 
