@@ -63,7 +63,7 @@ def commands(part: str, root: str) -> Iterator[str]:
         yield f"{start} {sizes} {estimator_flags(label)}"
     for (k, d), label in product(SIZES, CATEGORICAL) if part == "categories" else ():
         sizes = "--protocol categorical --data mnist --models 5 --epochs 160 --every 6000"
-        sizes += f" --gradient-repeats 500 --categories {k} --variables {d}"
+        sizes += f" --categories {k} --variables {d}"
         yield f"{start} {sizes} {estimator_flags(label)}"
     for seed, (sizes, names) in product((0, 1), CLAIMS) if part == "claims" else ():
         for name in names.split():

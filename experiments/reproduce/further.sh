@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-.venv/bin/python}
 
 "$PYTHON" -m benchmarks.race --only gpu --device cuda
-# Long sums need gradients of limited norm. results/paper/addition_64.csv is a copy of the table
-# runs/further/addition.csv that this command writes.
+# Long sums need gradients of limited norm. results/paper/addition_64.csv is what
+# `catlog export runs/further` writes.
 "$PYTHON" -m catlog_experiments sweep addition --data mnist --digits 64 --epochs 300 --clip 1.0 --estimator IndeCateR-D \
   --grid samples=200,100 --grid seed=0,1,2 --root runs/further "$@"

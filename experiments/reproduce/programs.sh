@@ -3,7 +3,7 @@
 # Needs one GPU, and CATLOG_DATA or a network. Arguments are passed to every sweep:
 # `experiments/reproduce/programs.sh --jobs 12` (see docs/reproduction.md on several runs on one GPU). SECTIONS
 # names some of the parts: `SECTIONS="numbers-100 mnist-r" experiments/reproduce/programs.sh`.
-# Then `catlog export runs/programs --thin 5 --output results/programs/programs.csv`.
+# Then `catlog export runs/programs --output results/programs/programs.csv`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
@@ -23,7 +23,7 @@ numbers() { # numbers N batch epochs draws learning-rate [settings of all method
     --learning-rate "$5" "${@:6}")
   local evaluations=$(($4 * (1 + 9 * 2 * $1) + 500))
   sweep "${settings[@]}" \
-    --estimator IndeCateR --samples "$4" --options draws=latin --value-samples 500
+    --estimator IndeCateR --samples "$4" --options sampling=latin --value-samples 500
   sweep "${settings[@]}" --estimator RLOO --samples "$evaluations"
   sweep "${settings[@]}" --estimator RLOO --samples "$evaluations" --whole
 }

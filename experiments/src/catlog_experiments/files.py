@@ -1,11 +1,9 @@
 """Files that survive crashes: atomic writes, JSON lines, tensors with checksums."""
 
-import contextlib
-import errno
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -27,7 +25,7 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with explained_when_full(path), part.open("wb") as file:
+        with part.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -37,24 +35,9 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
         raise
 
 
-@contextlib.contextmanager
-def explained_when_full(path: Path) -> Iterator[None]:
-    """Explain the error of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise OSError(
-            error.errno,
-            f"The disk is full: {path} could not be written. Earlier files are intact. "
-            "Free some space and run the same command again (`catlog run` with --resume).",
-        ) from error
-
-
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """Append a line of JSON, flushed to the disk, apart from a line that was cut."""
-    with explained_when_full(path), path.open("a+b") as file:
+    with path.open("a+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         separator = b"\n" if size and file.read(1) != b"\n" else b""

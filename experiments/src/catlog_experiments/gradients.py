@@ -37,7 +37,6 @@ class Gradients(Settings):
 
     name: ClassVar[str] = "gradients"
     headline: ClassVar[tuple[str, str]] = ("relative_variance", "relative variance")
-    length: ClassVar[str] = "repeats"
     labels: ClassVar[Labels] = {
         "IndeCateR": IndeCateR(1),
         "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
@@ -46,10 +45,6 @@ class Gradients(Settings):
         "GS": GumbelSoftmax(1000, hard=True, temperature=1.0),
     }
     sizes: ClassVar[tuple[str, ...]] = ("variables", "categories", "function")
-
-    @property
-    def is_extendable(self) -> bool:
-        return self.repeats % self.together == 0  # else its last step makes fewer estimates
 
     def task(self) -> "GradientsTask":
         return GradientsTask(self)

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Callable
 from dataclasses import replace
-from inspect import signature
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from catlog import Estimator, GumbelSoftmax
 from catlog.estimators import ESTIMATORS
 
-from .settings import Labels, Settings, did_you_mean
+from .settings import Labels, Settings
 
 
 def make_estimator(
@@ -28,8 +28,9 @@ def make_estimator(
     """
     known = sorted({*labels, *ESTIMATORS})
     if name not in known:
-        advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
-        raise ValueError(f"--estimator: {name!r} is not known.{advice}")
+        similar = get_close_matches(name, known, n=1)
+        advice = f"Did you mean {similar[0]}?" if similar else f"Use one of {', '.join(known)}."
+        raise ValueError(f"--estimator: {name!r} is not known. {advice}")
     settings: dict[str, Any] = {} if samples is None else {"samples": samples}
     for option in options:
         key, equals, value = option.partition("=")
@@ -38,31 +39,23 @@ def make_estimator(
         settings[key] = parse_literal(value)
     base = labels.get(name)
     cls = ESTIMATORS[name] if base is None else type(base)
-    parameters = signature(cls).parameters
-    for key in settings:
-        if key not in parameters:
-            raise ValueError(
-                f"{cls.__name__} has no setting {key}.{did_you_mean(key, parameters)} "
-                f"It has {', '.join(parameters)}."
-            )
     return cls(**settings) if base is None else replace(base, **settings)  # type: ignore[type-var]
 
 
 def chosen_estimator(config: Settings, device: torch.device | str = "cpu") -> Estimator:
     """Return the estimator of a configuration on its device; raise if it does not fit."""
     E = make_estimator(config.estimator, config.samples, config.options, config.methods)
-    name, categories = type(E).__name__, getattr(config, "categories", config.category_count)
-    misfits = {
-        "bounds a likelihood by log-weights, and this experiment has no likelihood. Use it with "
-        "`catlog run dvae`.": E.target == "bound" and not config.has_likelihood,
-        f"needs the derivative of f, which is zero everywhere in {config.name}. Use a black-box "
-        "estimator such as RLOO.": E.differentiates_f and not config.has_derivative,
-        f"is for bits, but there are {categories} categories here.": E.supports == {"bits"}
-        and categories > 2,
-    }
-    for misfit, applies in misfits.items():
-        if applies:
-            raise ValueError(f"--estimator: {name} {misfit}")
+    name, kinds = type(E).__name__, set(config.kinds)
+    if getattr(config, "categories", 2) > 2:
+        kinds.discard("bits")
+    if E.target == "bound":
+        raise ValueError(f"--estimator: {name} bounds a likelihood by log-weights. Use another.")
+    if not kinds & E.supports:
+        raise ValueError(
+            f"--estimator: {name} is for variables of the kinds {', '.join(sorted(E.supports))}, "
+            f"but those of {config.name} are {', '.join(sorted(kinds))} here. Use another, such as "
+            "RLOO."
+        )
     return E.to(device) if isinstance(E, nn.Module) else E
 
 

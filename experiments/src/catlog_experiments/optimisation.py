@@ -38,11 +38,8 @@ class Optimisation(Settings):
 
     name: ClassVar[str] = "optimisation"
     headline: ClassVar[tuple[str, str]] = ("value", "value")
-    length: ClassVar[str] = "iterations"
     labels: ClassVar[Labels] = {
         "IndeCateR": IndeCateR(2),
-        "IndeCateR-Latin": IndeCateR(2, sampling="latin"),
-        "IndeCateR-Taylor": IndeCateR(8, variables=4, sampling="latin"),
         "RLOO-F": RLOO(800),
         "RLOO-S": RLOO(2),
         "GS-F": GumbelSoftmax(800, hard=True, temperature=0.1),

@@ -5,20 +5,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from catlog import RLOO, IndeCateR, log_expectation
-from catlog.functions import DigitsOfSum, OfSum
+from catlog import RLOO, IndeCateR
+from catlog.functions import DigitsOfSum
 from catlog.problems.mlp import glorot
 
-from . import data
-from .digits import DigitsTask, conv, lenet
+from .digits import Digits, DigitsTask, Results, conv, lenet, total
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
-
-Digits = Int64[Tensor, "*lead d"]
-Results = Int64[Tensor, "*lead outputs"]
 
 
 def add_numbers(digits: Digits) -> Results:
@@ -45,10 +41,10 @@ def _one(result: Tensor) -> Results:
 # numbers and of many digits.
 PROGRAMS: dict[str, tuple[int | None, Callable[[Digits], Results]]] = {
     "numbers": (None, add_numbers),
-    "sum": (None, lambda x: _one(x.sum(-1))),
-    "sum-2": (2, lambda x: _one(x.sum(-1))),
-    "sum-3": (3, lambda x: _one(x.sum(-1))),
-    "sum-4": (4, lambda x: _one(x.sum(-1))),
+    "sum": (None, total),
+    "sum-2": (2, total),
+    "sum-3": (3, total),
+    "sum-4": (4, total),
     "mult-2": (2, lambda x: _one(x[..., 0] * x[..., 1])),
     "mod-2": (2, lambda x: _one(x[..., 0] % (x[..., 1] + 1))),
     "add-mod-3": (2, lambda x: _one((x[..., 0] + x[..., 1]) % 3)),
@@ -100,16 +96,12 @@ class Programs(Settings):
     """Move every training image by up to this many pixels in both directions, at random."""
     restart: Count | None = None
     """Start with new weights after every N epochs whose last one lost over 0.5 nats per result."""
-    floor: Positive = 1e-8
-    """Added to a probability before its logarithm is taken."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
 
     name: ClassVar[str] = "programs"
     headline: ClassVar[tuple[str, str]] = ("accuracy", "accuracy")
-    length: ClassVar[str] = "epochs"
-    has_derivative: ClassVar[bool] = False
-    category_count: ClassVar[int] = 10
+    kinds: ClassVar[set[str]] = {"index"}  # the derivative of f is zero
     labels: ClassVar[Labels] = {
         "IndeCateR": IndeCateR(2),
         "IndeCateR-D": IndeCateR(1, per_variable=True),
@@ -119,10 +111,6 @@ class Programs(Settings):
 
     def task(self) -> "ProgramsTask":
         return ProgramsTask(self)
-
-    @property
-    def is_extendable(self) -> bool:
-        return not self.decay  # else the learning rate falls to zero over its epochs
 
 
 def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:
@@ -141,49 +129,35 @@ class ProgramsTask(DigitsTask):
     saved = (*DigitsTask.saved, "recent_loss")
 
     def __init__(self, config: Programs) -> None:
-        super().__init__(config)
-        self.config = config
-        self.value = None if config.value_samples is None else RLOO(config.value_samples)
-        digits, self.program = PROGRAMS[config.program]
+        digits, program = PROGRAMS[config.program]
         digits = digits or config.digits * (2 if config.program == "numbers" else 1)
-        images = data.load(config.data)
-        examples = data.addition(images, digits, batch=1, sequences=config.sequences)
-        self.prepare_reader(config, examples, lenet() if config.network == "lenet" else conv())
-        self.results = self.program(self.train.labels)
-        self.test_results = self.program(self.test.labels)
+        network = lenet if config.network == "lenet" else conv
+        value = None if config.value_samples is None else RLOO(config.value_samples)
+        super().__init__(
+            config, program, digits, network, value, batch=1, sequences=config.sequences
+        )
+        self.config = config
         # A tensor, which a captured step reads at every replay.
         self.rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimiser.param_groups[0]["lr"] = self.rate
         self.recent_loss = 0.0  # per result, as it was logged last
 
-    def loss(self, index: Tensor) -> Tensor:
-        """Return minus the logarithms of the estimated probabilities of the right results.
-
-        A result whose estimated probability is zero has the loss -log(floor) and no gradient.
-        """
+    def training_logits(self, index: Tensor) -> Float[Tensor, "batch digits 10"]:
         images = self.train.batch(index)
         if self.config.shift:
             images = shifted(images, self.config.shift)
         logits = self.logits(images)
-        if self.config.double_softmax:
-            logits = logits.softmax(-1)
-        q = self.distribution(logits)
-        f, outputs = self.function(self.results[index])
-        log_probs = log_expectation(
-            self.E, f, q, floor=self.config.floor, value=self.value, outputs=outputs
-        )
-        return -log_probs.sum(-1) if outputs else -log_probs
+        return logits.softmax(-1) if self.config.double_softmax else logits
 
-    def function(self, results: Results) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+    def function(self, results: Results) -> tuple[Callable[[Tensor], Tensor], int]:
         """Return which results are right, as a function of digits, and its output dimensions."""
         if self.config.program.startswith("sum"):
-            total = results.squeeze(-1)
-            return OfSum(lambda sums: sums == total, categories=10), 0
+            return super().function(results)
 
         def compare(x: Tensor) -> Tensor:
             return self.program(x) == results
 
-        right: Callable[[torch.Tensor], torch.Tensor] = (
+        right: Callable[[Tensor], Tensor] = (
             DigitsOfSum(results) if self.config.program == "numbers" else compare
         )
         return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
@@ -205,19 +179,11 @@ class ProgramsTask(DigitsTask):
                 value.zero_()
 
     def measure(self, i: int) -> dict[str, float]:
-        """Return the test accuracy of whole examples, of single results and of digits."""
-        digits = self.read_digits()
-        right: Bool[Tensor, "examples outputs"] = self.program(digits) == self.test_results
-        metrics = self.progress(i)
+        metrics = super().measure(i)
         if i > 0:
             outputs = 1 if self.config.whole else self.results.shape[-1]
             self.recent_loss = metrics["train"] / outputs
-        return {
-            "accuracy": float(right.all(-1).float().mean()),
-            "result_accuracy": float(right.float().mean()),
-            "digit_accuracy": float((digits == self.test.labels).float().mean()),
-            **metrics,
-        }
+        return metrics
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

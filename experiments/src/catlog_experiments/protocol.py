@@ -18,8 +18,7 @@ Data that differ from the published: Omniglot is the official set (ink is 1), no
 ``chardata.mat``. Every stack of models (``--models``) trains in one step; see :mod:`.stacked`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi
 from typing import TYPE_CHECKING
@@ -27,10 +26,8 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import softplus
-
-from catlog import Exact
 
 from .data import load
 from .stacked import StackedMLP, glorot_by_seed, stack_estimator
@@ -41,21 +38,9 @@ if TYPE_CHECKING:
 
 FEW = 3  # draws of the second test bound: the published code draws K, whatever its flag says
 LEAST_VARIANCE = 1e-3
-MOST_POINTS = 5000  # of the latent space, for exact gradients
 EVERY = 10_000  # steps between two measurements, by default
 
 Reconstruction = Callable[[Tensor], Tensor]
-
-
-@contextmanager
-def full_float32() -> Iterator[None]:
-    """Compute matrix products without TF32 inside."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -66,7 +51,7 @@ class Likelihood:
         hidden: widths of the encoder's hidden layers; the decoder's are their mirror image.
         slope: of the leaky ReLUs below zero.
         train_images: number of training images of MNIST and Fashion-MNIST.
-        rates: learning rates by data set; the first one is that of all other sets.
+        rates: learning rates by data set; that of MNIST is that of all other sets.
         test_samples: draws per image of the test bound.
     """
 
@@ -76,16 +61,22 @@ class Likelihood:
     rates: dict[str, float]
     test_samples: int
 
-    def rate(self, data: str) -> float:
-        """Return the learning rate of Adam."""
-        return self.rates.get(data, next(iter(self.rates.values())))
-
 
 LIKELIHOODS = {
+    "paper": Likelihood((384, 256), 0.0, 60_000, {"mnist": 1e-4}, 10),
     "bernoulli": Likelihood((200, 200), 0.3, 50_000, {"mnist": 1e-3, "fashion-mnist": 3e-4}, 100),
     "gaussian": Likelihood((200, 200), 0.3, 50_000, {"mnist": 1e-4}, 100),
     "categorical": Likelihood((512, 256), 0.0, 60_000, {"mnist": 5e-4}, 10),
 }
+
+
+def latent(config: "DVAE", logits: Tensor, *, one_hot: bool = True) -> Distribution:
+    """Return the distribution of the latent variables: bits, or one-hot or numbered categories."""
+    if config.protocol != "categorical" and config.categories == 2:
+        return Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    logits = logits.unflatten(-1, (config.variables, config.categories))
+    cls = OneHotCategorical if one_hot else Categorical
+    return Independent(cls(logits=logits, validate_args=False), 1)
 
 
 class StackedAutoencoders(nn.Module):
@@ -103,11 +94,6 @@ class StackedAutoencoders(nn.Module):
         if config.protocol == "gaussian":
             self.spread = nn.Parameter(torch.full((models, 1, 784), -0.5))
 
-    def variance(self) -> Float[Tensor, "models 1 784"]:
-        """Return the variances of the pixels."""
-        assert self.spread is not None
-        return softplus(self.spread).clamp(min=LEAST_VARIANCE)
-
 
 class ProtocolTask(Training):
     """A stack of autoencoders, their data and their bounds."""
@@ -117,13 +103,14 @@ class ProtocolTask(Training):
         self.config = config
         self.models = config.models
         self.model: StackedAutoencoders
-        self.likelihood = LIKELIHOODS[config.protocol]
+        likelihood = LIKELIHOODS[config.protocol]
+        self.test_samples = config.test_samples or likelihood.test_samples
         self.E = stack_estimator(self.E, config.models, config.variables)
         if isinstance(self.E, nn.Module):
             self.E.to(self.device)
         model = StackedAutoencoders(config).to(self.device)
         images = load(config.data)
-        train, test = images.train[: self.likelihood.train_images], images.test
+        train, test = images.train[: likelihood.train_images], images.test
         if config.data == "omniglot":
             train, test = 1 - train, 1 - test  # ink is 1, as in Burda's version
         if config.protocol == "gaussian":
@@ -137,13 +124,6 @@ class ProtocolTask(Training):
         """Return what the model sees of the images: new binary pixels, or the images."""
         return images.bernoulli() if self.config.protocol == "bernoulli" else images
 
-    def distribution(self, logits: Float[Tensor, "models batch latent"]) -> Distribution:
-        """Return the distribution of the latent variables, ``[models, batch]`` of them."""
-        if self.config.protocol != "categorical":
-            return Independent(Bernoulli(logits=logits, validate_args=False), 1)
-        logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
-        return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
-
     def reconstruction(self, x: Float[Tensor, "models batch 784"]) -> Reconstruction:
         """Return -log p(x | b) as a function of the latent variables b."""
 
@@ -152,7 +132,8 @@ class ProtocolTask(Training):
             return (softplus(logits) - logits * x).sum(-1)
 
         def gaussian(b: Tensor) -> Tensor:
-            variance = self.model.variance()
+            assert self.model.spread is not None
+            variance = softplus(self.model.spread).clamp(min=LEAST_VARIANCE)
             constant = (2 * pi * variance).log().sum(-1) / 2
             return ((x - self.model.decoder(b)).square() / (2 * variance)).sum(-1) + constant
 
@@ -184,7 +165,7 @@ class ProtocolTask(Training):
         of the mean over their images, so that every model has the gradient of a single one."""
         x = self.observed(self.train[index])
         logits = self.model.encoder(x)
-        f, q = self.negated_bound(x, logits), self.distribution(logits)
+        f, q = self.negated_bound(x, logits), latent(self.config, logits)
         return (self.E(f, q) + self.divergence(logits)) * self.config.models
 
     def measure(self, i: int) -> dict[str, float]:
@@ -197,15 +178,9 @@ class ProtocolTask(Training):
             bounds["test"], bounds["test_few"] = self.bounds(self.test, self.test_samples, few)
         metrics = {"epoch": i / self.per_epoch}
         metrics |= {name: sum(values) / len(values) for name, values in bounds.items()}
-        if self._has_few_points() and self.config.gradient_repeats > 1 and i == self.iterations:
-            metrics |= self.bias()
         for name, values in bounds.items():
             metrics |= {f"{name}.{s}": value for s, value in enumerate(values)}
         return metrics
-
-    @property
-    def test_samples(self) -> int:
-        return self.config.test_samples or self.likelihood.test_samples
 
     @torch.no_grad()
     def bounds(self, images: Tensor, samples: int, *more: int) -> list[list[float]]:
@@ -217,14 +192,15 @@ class ProtocolTask(Training):
         models = self.config.models
         counts = (samples, *more)
         totals = torch.zeros(len(counts), models, dtype=torch.float64, device=images.device)
-        with full_float32():
-            for part in images.split(max(1, self.at_once // (samples * models))):
-                x = self.observed(part.expand(models, *part.shape).contiguous())
-                logits = self.model.encoder(x)
-                b = self.distribution(logits).sample((samples,))
-                values = self.negated_bound(x, logits)(b) + self.divergence(logits)
-                for row, n in zip(totals, counts, strict=True):
-                    row += self._bound(values[:n]).sum(-1)
+        torch.set_float32_matmul_precision("highest")
+        for part in images.split(max(1, self.at_once // (samples * models))):
+            x = self.observed(part.expand(models, *part.shape).contiguous())
+            logits = self.model.encoder(x)
+            b = latent(self.config, logits).sample((samples,))
+            values = self.negated_bound(x, logits)(b) + self.divergence(logits)
+            for row, n in zip(totals, counts, strict=True):
+                row += self._bound(values[:n]).sum(-1)
+        self.config.prepare()  # the precision of training again
         return [[float(value) / len(images) for value in row] for row in totals.cpu()]
 
     def _bound(self, values: Float[Tensor, "n models batch"]) -> Float[Tensor, "models batch"]:
@@ -232,41 +208,3 @@ class ProtocolTask(Training):
         if self.config.protocol == "categorical":
             return values.mean(0)
         return log(len(values)) - (-values).logsumexp(0)
-
-    def _has_few_points(self) -> bool:
-        points = self.config.categories**self.config.variables
-        return self.config.protocol == "categorical" and points <= MOST_POINTS
-
-    def bias(self) -> dict[str, float]:
-        """Return bias and variance of the gradient in the encoder's outputs, on one minibatch,
-        relative to the exact gradient: means over models.
-
-        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates minus
-        the exact gradient, minus the noise that is left in that mean.
-        """
-        x = self.observed(self.train[self.index(0)])
-        with torch.no_grad():
-            logits = self.model.encoder(x)
-        f = self.reconstruction(x)
-        repeats = self.config.gradient_repeats
-
-        def gradient(E: Callable[..., Tensor]) -> Float[Tensor, "models numbers"]:
-            leaf = logits.clone().requires_grad_()
-            (result,) = torch.autograd.grad(E(f, self.distribution(leaf)).sum(), leaf)
-            return result.flatten(1)
-
-        self.model.requires_grad_(False)  # no graph of the decoder for all points
-        if isinstance(self.E, nn.Module):
-            self.E.eval()  # what it has learned stays as it is
-        exact = gradient(Exact(limit=MOST_POINTS))
-        estimates = torch.stack([gradient(self.E) for _ in range(repeats)])
-        if isinstance(self.E, nn.Module):
-            self.E.train()
-        self.model.requires_grad_(True)
-        norm2 = exact.square().sum(-1)
-        variance = estimates.var(0).sum(-1)
-        bias2 = (estimates.mean(0) - exact).square().sum(-1) - variance / repeats
-        return {
-            "relative_bias2": float((bias2 / norm2).mean()),
-            "relative_variance": float((variance / norm2).mean()),
-        }

@@ -13,19 +13,21 @@ from .run_folder import Folder
 Row = dict[str, Any]
 
 
-def read(source: Path | str, thin: int = 1) -> list[Row]:
-    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`.
-
-    Of a run, every ``thin``-th logged point counts, and the last one.
-    """
+def read(source: Path | str) -> list[Row]:
+    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`."""
     source = Path(source)
     if source.suffix == ".csv":
         return _read_csv(source)
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     paths = sorted({path.parent for path in source.rglob("*.jsonl") if path.is_file()})
-    runs = map(read_run, paths)
-    return [row for rows in runs for row in (*rows[:-1:thin], *rows[-1:])]
+    rows = []
+    for folder in map(Folder, paths):
+        config, points = folder.config(), folder.rows()
+        if points and config is None:
+            raise ValueError(f"{folder.path}: its sessions.jsonl is lost or damaged.")
+        rows += [{**(config or {}), **point} for point in points]
+    return rows
 
 
 def _read_csv(path: Path) -> list[Row]:
@@ -40,19 +42,10 @@ def _read_csv(path: Path) -> list[Row]:
         raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
 
 
-def read_run(path: Path) -> list[Row]:
-    """Return the rows of the run in this folder, none without a run."""
-    folder = Folder(path)
-    rows, config = folder.rows(), folder.config()
-    if rows and config is None:
-        raise ValueError(f"{path} has metrics, but its sessions.jsonl is lost or damaged.")
-    return [{**(config or {}), **row} for row in rows]
-
-
-def read_all(sources: Iterable[Path | str], thin: int = 1) -> list[Row]:
+def read_all(sources: Iterable[Path | str]) -> list[Row]:
     """Return the rows of several sources; see :func:`read`. Raise ValueError if there is no row."""
     sources = list(sources)
-    if rows := [row for source in sources for row in read(source, thin)]:
+    if rows := [row for source in sources for row in read(source)]:
         return rows
     raise ValueError(f"No run in {', '.join(map(str, sources))}. Nothing was written.")
 

@@ -1,11 +1,11 @@
 """Running one configuration in its folder: step, log, checkpoint, resume."""
 
 import contextlib
-import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -39,9 +39,7 @@ def execute(
     Args:
         config: an experiment.
         folder: by default ``folder_for(config)``.
-        resume: continue the run in the folder; without it, a folder with a run is refused. A
-            shorter run of the same settings is extended, such as from 10 to 12 epochs. The result
-            is that of a run of 12 epochs from the start.
+        resume: continue the run in the folder; without it, a folder with a run is refused.
         checkpoint_every: seconds between checkpoints, which fall on logged points.
         watch: called at every step, with the iterations done, their total and the last metrics.
     """
@@ -50,7 +48,7 @@ def execute(
     task = config.task()
     with home.locked(), interruptions() as is_asked_to_stop:
         home.check(config, resume=resume)
-        if (last := home.completed(config.record())) is not None:
+        if (last := home.completed()) is not None:
             return last
         start, seconds = 0, 0.0
         if (saved := home.restore()) is not None:
@@ -81,15 +79,10 @@ def execute(
             if is_logged or is_stopped:
                 seconds += (now() - started_at) * (done > start)
             if is_logged:
-                # The last checkpoint precedes the last measurement, because a longer run, which
-                # continues there, measures there only if it logs there.
-                if is_last and done > start:
-                    save(done)
                 row = {"iteration": done, "seconds": round(seconds, 6), **task.measure(done)}
-                is_finite = {key: math.isfinite(value) for key, value in row.items()}
-                row = {key: value if is_finite[key] else None for key, value in row.items()}
+                row = {key: value if isfinite(value) else None for key, value in row.items()}
                 home.log(row)
-                if not is_last and time.perf_counter() - saved_at > checkpoint_every:
+                if is_last or time.perf_counter() - saved_at > checkpoint_every:
                     saved_at = save(done)
                 started_at = now()
             watch(done, task.iterations, row)

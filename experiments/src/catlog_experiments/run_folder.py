@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,7 @@ from filelock import FileLock, Timeout
 
 import catlog
 
-from .files import append_line, explained_when_full, pack, read_lines, unpack, write_atomically
+from .files import append_line, pack, read_lines, unpack, write_atomically
 from .settings import Settings
 
 Row = dict[str, Any]
@@ -43,9 +42,9 @@ def folder_for(config: Settings, root: Path | str = "runs") -> Path:
     >>> folder_for(Addition(digits=8, estimator="RLOO-F", seed=3)).as_posix()[:-7]
     'runs/addition/RLOO-F-mnist-5000-8-seed3'
     """
-    identity = json.dumps(config.identity(), sort_keys=True)
+    record = json.dumps(config.record(), sort_keys=True)
     sizes = [str(getattr(config, size)) for size in config.sizes]
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:6]
+    digest = hashlib.sha256(record.encode()).hexdigest()[:6]
     name = "-".join([config.estimator, *sizes, f"seed{config.seed}", digest])
     return Path(root) / config.name / re.sub(r"[^\w+-]", "_", name)
 
@@ -60,20 +59,19 @@ class Folder:
         self._checkpoint = self.path / "checkpoint.pt"
 
     @contextlib.contextmanager
-    def locked(self, patience: float = 5.0) -> Iterator[None]:
-        """Create the folder and lock it; raise if it stays locked for ``patience`` seconds.
+    def locked(self) -> Iterator[None]:
+        """Create the folder and lock it; raise if it stays locked for five seconds.
 
         The operating system releases the lock when its process ends, for whatever reason.
         """
-        with explained_when_full(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / "run.lock")
-            try:
-                lock.acquire(timeout=patience, poll_interval=0.05)
-            except Timeout as error:
-                raise ValueError(
-                    f"{self.path} is in use by another process. Wait for it, or stop it."
-                ) from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / "run.lock")
+        try:
+            lock.acquire(timeout=5.0, poll_interval=0.05)
+        except Timeout as error:
+            raise ValueError(
+                f"{self.path} is in use by another process. Wait for it, or stop it."
+            ) from error
         try:
             for part in self.path.glob("*.part"):  # left by killed processes: no other one writes
                 part.unlink(missing_ok=True)
@@ -82,25 +80,14 @@ class Folder:
             lock.release()
 
     def check(self, config: Settings, *, resume: bool) -> None:
-        """Raise if the folder holds another run, or holds this run and ``resume`` is False.
-
-        With ``resume``, a shorter run of the same settings passes: it will be extended.
-        """
+        """Raise if the folder holds another run, or holds this run and ``resume`` is False."""
         if not (any(row.get("iteration") for row in self.rows()) or self._checkpoint.exists()):
             return
-        recorded, length = self.config(), config.length
-        if recorded is None:
+        old, new = self.config() or {}, config.record()
+        if wrong := sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
             raise ValueError(
-                f"{self.path} holds a run, but its sessions.jsonl is lost or damaged, so it is "
-                "unknown which run. Pass another --folder, or remove this one."
-            )
-        before = replace(config, **{length: recorded.get(length, getattr(config, length))})
-        old, new = recorded | {length: before.identity()[length]}, config.identity()
-        wrong = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-        if wrong or getattr(before, length) > getattr(config, length):
-            raise ValueError(
-                f"{self.path} holds another run (its {', '.join(wrong or [length])} differ; a run "
-                "can be extended, not shortened). Pass another --folder."
+                f"{self.path} holds another run (its {', '.join(wrong)} differ), or its "
+                "sessions.jsonl is lost or damaged. Pass another --folder."
             )
         if not resume:
             raise ValueError(
@@ -124,25 +111,20 @@ class Folder:
         lines = read_lines(self._metrics)
         return lines[: lines.index(None)] if None in lines else lines  # type: ignore[return-value]
 
-    def completed(self, config: Mapping[str, Any] | None = None) -> Row | None:
-        """Return the last point of a complete run (with these settings), else None."""
+    def completed(self) -> Row | None:
+        """Return the last point of a complete run, else None."""
         sessions, rows = self.sessions(), self.rows()
-        if not sessions or not rows or config not in (None, sessions[-1]["config"]):
+        if not sessions or not rows:
             return None
         return rows[-1] if rows[-1].get("iteration") == sessions[-1].get("iterations") else None
 
     def begin(self, config: Settings, iteration: int, iterations: int) -> None:
         """Record a session that starts at ``iteration``."""
-        before = self.config()
-        if iteration > 0 and before and before[config.length] != getattr(config, config.length):
-            lengths = f"{before[config.length]} to {getattr(config, config.length)}"
-            LOGGER.warning(f"Extends {self.path} from --{config.length} {lengths}.")
         session = {
             "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "host": socket.gethostname(),
             "process": os.getpid(),
             "command": " ".join(["catlog", *sys.argv[1:]]),
-            "platform": platform.platform(),
             "iteration": iteration,
             "iterations": iterations,
             "config": config.record(),

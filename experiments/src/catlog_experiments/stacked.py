@@ -6,7 +6,7 @@ kernels as one model. Every model has its own images, draws and gradients; what 
 it learns for each of them.
 """
 
-from inspect import signature
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 
@@ -93,6 +93,15 @@ class PairNetwork(nn.Module):
         return torch.stack(sums, -1) + self.output_bias
 
 
+# Parameters that every model of a stack has of its own, with their further dimensions of size 1.
+LEARNED: dict[type, dict[str, int]] = {
+    DoubleCV: {"alpha": 1},
+    REBAR: {"eta": 1, "log_temperature": 1},
+    RODEO: {"alpha": 1, "beta": 2},
+    RELAX: {},
+}
+
+
 def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     """Return the estimator for a stack of models: whatever it learns, it learns for each of them.
 
@@ -103,28 +112,18 @@ def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     (RLOO(4), torch.Size([3, 1]))
     """
     if isinstance(E, SlopeCateR):
-        settings = {name: getattr(E, name) for name in signature(SlopeCateR).parameters}
-        return SlopeCateR(**{**settings, "fits": models})
-    if isinstance(E, DoubleCV):
-        E.alpha = _for_each(E.alpha, models, 1)
-    elif isinstance(E, REBAR):
-        E.eta = _for_each(E.eta, models, 1)
-        E.log_temperature = _for_each(E.log_temperature, models, 1)
-    elif isinstance(E, RODEO):
-        E.alpha = _for_each(E.alpha, models, 1)
-        E.beta = _for_each(E.beta, models, 1, 1)
-        E.network = PairNetwork(models) if E.network is None else E.network
-    elif isinstance(E, RELAX):
-        if E.network is None:
-            E.network = StackedMLP(models, (variables, 137, 1), slope=0.3)
-            glorot_by_seed([E.network], seed=0)
-    elif isinstance(E, nn.Module) and models > 1:
+        return replace(E, fits=models)
+    if isinstance(E, nn.Module) and type(E) not in LEARNED and models > 1:
         raise ValueError(
             f"--models must be 1 with {type(E).__name__}, whose state the models of a stack would "
             f"share, but {models} was given. Use several seeds instead."
         )
+    for name, dimensions in LEARNED.get(type(E), {}).items():
+        shape = models, *[1] * dimensions
+        setattr(E, name, nn.Parameter(getattr(E, name).detach().expand(shape).clone()))
+    if isinstance(E, RODEO):
+        E.network = PairNetwork(models) if E.network is None else E.network
+    if isinstance(E, RELAX) and E.network is None:
+        E.network = StackedMLP(models, (variables, 137, 1), slope=0.3)
+        glorot_by_seed([E.network], seed=0)
     return E
-
-
-def _for_each(parameter: nn.Parameter, *shape: int) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().expand(shape).clone())

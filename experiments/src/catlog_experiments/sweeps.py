@@ -1,7 +1,6 @@
 """Grids of runs, one after another or on Ray: complete runs are skipped, others are resumed."""
 
 import importlib
-import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -13,11 +12,10 @@ from typing import Any, TypeVar
 import torch
 import tyro
 
-from .data import load
 from .named_estimators import chosen_estimator
 from .run import execute
 from .run_folder import Folder, folder_for
-from .settings import Settings, did_you_mean
+from .settings import Settings
 
 TICK_EVERY = 0.5  # seconds
 RETRIES = 3  # of a run whose process died: it resumes from its last checkpoint
@@ -44,7 +42,7 @@ def grid(base: AnySettings, axes: Sequence[str]) -> list[AnySettings]:
         if not equals or name not in names or name in values:
             raise ValueError(
                 f"--grid: {axis!r} must be field=value,value,... with a field of "
-                f"{', '.join(names)}, each given once.{did_you_mean(name, names)}"
+                f"{', '.join(names)}, each given once."
             )
         values[name] = []
         for text in listed.split(","):
@@ -74,32 +72,23 @@ def sweep(
     folder keeps other processes out.
 
     Args:
-        configs: the experiments; of those that differ in their length alone, the longest is run.
+        configs: the experiments.
         root: the folder below which the runs are stored.
         jobs: more than one: the number of runs at a time, as tasks of Ray, so that one that dies
             does not affect the others. None: one after another in this process.
-        address: the Ray cluster to join (or RAY_ADDRESS), which must see the same ``root``, and
-            runs as many at a time as it has cores and GPUs. None: start one on this machine if
-            ``jobs`` needs it.
+        address: the Ray cluster to join ("auto": that of RAY_ADDRESS, or of this machine), which
+            must see the same ``root``, and runs as many at a time as it has cores and GPUs. None:
+            start one on this machine if ``jobs`` needs it.
         gpus_per_run: Ray: the number of GPUs of a run; None: one if the cluster has GPUs.
         checkpoint_every: seconds between the checkpoints of a run.
         watch: called regularly.
     """
     on_ray = address is not None or (jobs or 1) > 1
-    # Runs that differ in their length alone share a folder, as the longest contains the others.
-    longest_last = sorted(configs, key=lambda config: getattr(config, config.length))
-    by_folder = {folder_for(config, Path(root).resolve()): config for config in longest_last}
-    todo = {
-        path: config
-        for path, config in by_folder.items()
-        if Folder(path).completed(config.record()) is None
-    }
-    # Devices and data are checked for runs on this machine: a cluster may have what it lacks.
+    runs = {folder_for(config, Path(root).resolve()): config for config in configs}
+    todo = {path: config for path, config in runs.items() if Folder(path).completed() is None}
+    # Devices are checked for runs on this machine: a cluster may have what it lacks.
     for config in todo.values():
         chosen_estimator(config, "cpu" if on_ray else config.torch_device)
-    if not on_ray:
-        for name in sorted({config.data for config in todo.values() if hasattr(config, "data")}):
-            load(name)
     work = [partial(_run, config, path, checkpoint_every) for path, config in todo.items()]
     outcomes = (job(tick=watch) for job in work)
     if on_ray and work:
@@ -144,7 +133,6 @@ def _on_ray(
         raise ImportError("--jobs above 1, and --address, need Ray: pip install ray") from error
     joins = not ray.is_initialized()
     if joins:
-        address = address or os.environ.get("RAY_ADDRESS")
         here = {"num_cpus": jobs or 1, "include_dashboard": False}
         settings = {"address": address} if address else here
         ray.init(log_to_driver=False, logging_level="error", **settings)
@@ -166,10 +154,7 @@ def _on_ray(
                     yield ray.get(reference)
                 except ray.exceptions.RayError as error:
                     reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                    died = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-                    if isinstance(error, died):
-                        reason = f"its process died (killed, or out of memory) {RETRIES + 1} times"
-                    yield f"{path}: {reason}. Run the same command again to continue."
+                    yield f"{path}: {reason} Run the same command again to continue."
             tick()
     finally:
         for reference in running:

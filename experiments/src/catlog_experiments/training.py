@@ -84,9 +84,8 @@ class GradientTask(Task):
 
     def gradient_of(self, value: Tensor, logits: Tensor) -> Tensor:
         """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
-        inputs = [logits, *self.learned]
-        gradient, *gradients = torch.autograd.grad(value, inputs, allow_unused=True)
-        for parameter, parameter_gradient in zip(self.learned, gradients, strict=True):
+        gradient, *rest = torch.autograd.grad(value, [logits, *self.learned], allow_unused=True)
+        for parameter, parameter_gradient in zip(self.learned, rest, strict=True):
             parameter.grad = parameter_gradient
         return gradient
 

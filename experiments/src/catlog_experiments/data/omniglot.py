@@ -1,18 +1,17 @@
-"""Omniglot: zips of PNGs, decoded and shrunk once, then cached."""
+"""Omniglot: zips of PNGs, decoded and shrunk."""
 
 import hashlib
 import io
 import re
 import zipfile
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
-from ..files import pack, unpack, write_atomically
-from .sources import cache_folder, check_content, damaged
+from .sources import check_content, damaged
 
 NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")
 
@@ -23,17 +22,9 @@ def read_omniglot(path: Path, split: str) -> tuple[Float[Tensor, "n 784"], Int64
     They are in the order of tensorflow-datasets, which the paper used: sorted by the md5 of the
     split ("train" or "test") and the image's name. So the images that the paper drops from either
     end are the same here.
-
-    Decoded images are cached under the zip's digest. A damaged file there is replaced.
     """
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    cached = cache_folder() / f"omniglot-{split}-{digest[:16]}.pt"
-    decoded = unpack(cached)
-    if decoded is None:
-        decoded = decode(path, split)
-        with suppress(OSError):  # where nothing can be written, they are decoded every time
-            write_atomically(cached, pack(decoded))
-    return decoded["images"].float() / 64, decoded["labels"]
+    images, labels = decode(path, split)
+    return images.float() / 64, labels.clone()
 
 
 def shrink(
@@ -54,8 +45,9 @@ def shrink(
     )[:, 0]
 
 
-def decode(path: Path, split: str) -> dict[str, Tensor]:
-    """Return the ``images`` of a zip in 64ths, and their ``labels``; check all of its content."""
+@cache  # 3 seconds, which the runs of a sweep spend once
+def decode(path: Path, split: str) -> tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]:
+    """Return the images of a zip in 64ths, and their labels; check all of its content."""
     import numpy as np
     from PIL import Image
 
@@ -76,4 +68,4 @@ def decode(path: Path, split: str) -> dict[str, Tensor]:
         keys.append(hashlib.md5(key.encode(), usedforsecurity=False).digest())
         labels.append(int(label) - 1)
     order = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))
-    return {"images": torch.stack(images)[order], "labels": torch.tensor(labels)[order]}
+    return torch.stack(images)[order], torch.tensor(labels)[order]

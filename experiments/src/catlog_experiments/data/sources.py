@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.hub import download_url_to_file
 
 SOURCES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
-MIRRORS: dict[str, list[str]] = SOURCES["mirrors"]
+URLS: dict[str, str] = SOURCES["urls"]
 DIGESTS: dict[str, dict[str, str]] = SOURCES["sha256"]
 EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000'), --data mnist-5000."
 
@@ -23,38 +23,30 @@ class DataError(OSError):
     """Raised if a data file is missing, damaged or another file, or if its download fails."""
 
 
-def cache_folder() -> Path:
-    """Return CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog"
-    return Path(os.environ.get("CATLOG_CACHE") or default).expanduser()
-
-
 def locate(data: str, name: str, folder: str | Path | None = None) -> Path:
     """Return the path of a file in ``folder`` or CATLOG_DATA; without either, download it."""
     folder = folder or os.environ.get("CATLOG_DATA")
-    urls = [mirror + name for mirror in MIRRORS[data]]
-    path = Path(folder or cache_folder()).expanduser() / data / name
+    url = URLS[data] + name
+    cache = os.environ.get("CATLOG_CACHE", "~/.cache/catlog")
+    path = Path(folder or cache).expanduser() / data / name
     if path.is_file():
         return path
     if folder:
         raise DataError(
-            f"{path} is missing. Put it there (from {urls[0]}), or pass another folder "
+            f"{path} is missing. Put it there (from {url}), or pass another folder "
             "(`folder`, or the environment variable CATLOG_DATA), or set neither and it is "
             f"downloaded. {EMBEDDED}"
         )
-    failures = []
     path.parent.mkdir(parents=True, exist_ok=True)
-    for url in urls:
-        try:
-            download_url_to_file(url, str(path), progress=False)
-            return path
-        except (OSError, RuntimeError) as error:  # no connection, a full disk
-            failures.append(f"{url}: {error}")
-    raise DataError(
-        f"{path} could not be downloaded. If this machine has no network, put the data sets "
-        "into a folder and set the environment variable CATLOG_DATA to it (this file is "
-        f"{data}/{name} there). {EMBEDDED}\n" + "\n".join(failures)
-    )
+    try:
+        download_url_to_file(url, str(path), progress=False)
+    except (OSError, RuntimeError) as error:  # no connection, a full disk
+        raise DataError(
+            f"{url} could not be downloaded: {error}. If this machine has no network, put the data "
+            "sets into a folder and set the environment variable CATLOG_DATA to it (this file is "
+            f"{data}/{name} there). {EMBEDDED}"
+        ) from error
+    return path
 
 
 def damaged(path: Path, reason: object) -> DataError:

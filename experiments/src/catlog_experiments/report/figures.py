@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import matplotlib as mpl
 import pandas as pd  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from .. import EXPERIMENTS
 from .runs import PAPER, TEXTS, Evidence, Methods, estimator_of, rank, with_published
@@ -19,7 +17,8 @@ from .runs import PAPER, TEXTS, Evidence, Methods, estimator_of, rank, with_publ
 LOOKS = TEXTS["looks"]
 STYLE = Path(__file__).with_name("report.mplstyle")
 FURTHER = ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33")
-BROKEN_LINES: list[Any] = ["-.", ":", "--", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
+LINES: list[Any] = ["-", "-.", ":", "--", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
+CROPPED = ("train", "test")  # in the first tenth of the points these bounds drop from 500
 COLUMNS = 4  # panels in a line
 ROUNDING = 1e-10  # a variance below this share of the largest in its panel is zero up to rounding
 
@@ -43,11 +42,11 @@ class Panel:
     def draw(self, axes: Axes, order: Sequence[str]) -> None:
         """Draw the methods, each in its look among all methods of the figure."""
         spec, across = TEXTS["metrics"][self.metric], TEXTS["axes"].get(self.x, {"xticks": []})
-        curves = dict[str, pd.DataFrame]()
-        is_logarithmic = spec.get("scale") == "log"
+        is_logarithmic, curves = spec.get("yscale") == "log", dict[str, pd.DataFrame]()
         for name, runs in self.methods.items():
             curve = runs.series(self.metric, self.x or "iteration")
-            curves |= {name: curve if self.x else curve[-1:]} if len(curve) else {}
+            start = len(curve) // 10 * (self.metric in CROPPED) if self.x else -1
+            curves |= {name: curve[start:]} if len(curve) else {}
         levels = {name: float(curve["mean"].median()) for name, curve in curves.items()}
         floor = ROUNDING * max(levels.values(), default=0) if is_logarithmic else -math.inf
         shown = {name: curve for name, curve in curves.items() if levels[name] > floor}
@@ -69,15 +68,7 @@ class Panel:
             axes.text(0.03, 0.03, text, transform=axes.transAxes, fontsize=8)
         elif not shown:
             axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="0.4")
-        axes.set(ylabel=spec["label"], **across)
-        if is_logarithmic and shown:
-            axes.set_yscale("log", nonpositive="clip")
-        axes.set_ylim(*spec.get("limits", ()))
-        if spec.get("crop") and shown:
-            low = min(float(curve["mean"].min()) for curve in shown.values())
-            high = max(float(curve["mean"].iloc[len(curve) // 10]) for curve in shown.values())
-            margin = 0.05 * max(high - low, 1.0)
-            axes.set_ylim(low - margin, high + margin)
+        axes.set(**spec, **across)
         run = next(iter(self.methods.values()))[0]
         if run["experiment"] == "addition":  # a reader of single digits with 99 %
             axes.axhline(0.99 ** run["digits"], color="0.55", linestyle="--", linewidth=1.2)
@@ -106,14 +97,15 @@ class Picture:
         legend = 0.25 * math.ceil(len(methods) / columns)  # inches
         figure = Figure((max(5.0, 3.5 * columns), 2.9 * lines + legend), layout="constrained")
         grid = figure.subplots(lines, columns, squeeze=False)
-        for axes, panel in zip_longest(grid.flat, self.panels):
-            if panel is None:
-                axes.set_visible(False)
-            else:
-                panel.draw(axes, methods)
-        drawn = {name for axes in grid.flat for name in axes.get_legend_handles_labels()[1]}
-        handles = [Line2D([], [], label=name, **look(name, methods)) for name in methods]
-        handles = [handle for handle in handles if handle.get_label() in drawn]
+        for axes in grid.flat[len(self.panels) :]:
+            axes.set_visible(False)
+        for axes, panel in zip(grid.flat, self.panels, strict=False):
+            panel.draw(axes, methods)
+        drawn = dict[str, Any]()  # a method's artist, by its name
+        for axes in grid.flat:
+            artists, names = axes.get_legend_handles_labels()
+            drawn |= zip(names, artists, strict=True)
+        handles = [drawn[name] for name in methods if name in drawn]
         figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
         return figure
 
@@ -152,14 +144,11 @@ def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
     >>> look("Mine", methods=["IndeCateR", "Mine"])["color"]
     '#117733'
     """
-    estimator, names = estimator_of(method), {*methods, method}
-    further = sorted({estimator_of(name) for name in names} - set(LOOKS))
-    variants = sorted(name for name in names if estimator_of(name) == estimator != name)
-    if estimator in LOOKS:
-        colour, marker = LOOKS[estimator]
-    else:
-        colour, marker = FURTHER[further.index(estimator) % len(FURTHER)], "d"
-    lines = ["-", *(BROKEN_LINES[i % len(BROKEN_LINES)] for i in range(len(variants)))]
-    line = lines[[estimator, *variants].index(method)]
+    estimator, names = estimator_of(method), sorted({*methods, method})
+    further = sorted({estimator_of(name) for name in names} - {*LOOKS})
+    colours = LOOKS | {name: (FURTHER[i % len(FURTHER)], "d") for i, name in enumerate(further)}
+    colour, marker = colours[estimator]
+    variants = [name for name in names if estimator_of(name) == estimator != name]
+    line = LINES[[estimator, *variants].index(method) % len(LINES)]
     fill = "none" if PAPER in method else "full"
     return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": fill}

@@ -3,8 +3,7 @@
 import base64
 import io
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,21 +17,12 @@ from ..files import write_atomically
 from ..run_folder import Folder
 from .claims import DECIDED, judge
 from .figures import pictures
-from .runs import SWITCHES, TEXTS, Evidence, Methods, with_published
+from .runs import SWITCHES, TEXTS, Evidence, with_published
 
 # Entries of a run's sessions.jsonl that the page shows.
 ENTRIES = ["host", "device", "threads", "catlog", "commit", "torch", "python", "command"]
 
 COUNTS = {"iterations": "final iteration"}
-
-
-def table(methods: Methods, columns: Mapping[str, str]) -> pd.DataFrame:
-    """Return a row per method, with its number of seeds and the quantities of the columns."""
-    return pd.DataFrame(
-        {"method": name, "seeds": len(runs)}
-        | {column: str(runs.stat(quantity)) for column, quantity in columns.items()}
-        for name, runs in methods.items()
-    )
 
 
 def tables(evidence: Evidence, *, summary: bool = False) -> dict[str, pd.DataFrame]:
@@ -46,11 +36,15 @@ def tables(evidence: Evidence, *, summary: bool = False) -> dict[str, pd.DataFra
     for experiment, cls in EXPERIMENTS.items():
         sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
         metric, _ = cls.headline
-        result = {TEXTS["metrics"][metric]["label"]: f"final {metric}"}
+        result = {TEXTS["metrics"][metric]["ylabel"]: f"final {metric}"}
         columns = COUNTS | (result if summary else TEXTS["columns"][experiment])
         for size in evidence.sizes(experiment, *sizes):
             methods = evidence.methods(experiment, **size)
-            content = table(methods if summary else with_published(methods), columns)
+            content = pd.DataFrame(
+                {"method": name, "seeds": len(runs)}
+                | {column: str(runs.stat(quantity)) for column, quantity in columns.items()}
+                for name, runs in (methods if summary else with_published(methods)).items()
+            )
             caption = ", ".join([experiment, *(f"{name}={size[name]}" for name in size)])
             found[caption] = content.loc[:, (content != "-").any()]
     return found
@@ -67,7 +61,9 @@ def write_page(
         path: The path of the HTML file.
         provenance: Where the runs come from; see :func:`provenance`.
     """
-    _check(evidence, path)
+    if not evidence.runs:
+        notes = " ".join(evidence.notes)
+        raise ValueError(f"There is no run to report, so {path} was not written. {notes}")
     folder = Path(__file__).parent
     loader = FileSystemLoader(folder)
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
@@ -93,34 +89,11 @@ def write_page(
     write_atomically(path, text)
 
 
-def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
-    """Write all figures as PNG files and return their paths."""
-    _check(evidence, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {folder / f"{picture.name}.png": picture for picture in pictures(evidence)}
-    for path, picture in paths.items():
-        picture.draw().savefig(path, dpi=150)
-    return list(paths)
-
-
-def _check(evidence: Evidence, path: Path | str) -> None:
-    if not evidence.runs:
-        notes = " ".join(evidence.notes)
-        raise ValueError(f"There is no run to report, so {path} was not written. {notes}")
-
-
 def _svg(figure: Figure) -> str:
     """Return a figure as the data of an SVG inside the page."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def count_verdicts(evidence: Evidence) -> str:
-    """Return how many claims hold, as a line for a terminal."""
-    counts = Counter(verdict.outcome for _, verdict in judge(evidence))
-    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    return f"{counts.total()} claims of the paper: {listed}."
 
 
 def provenance(sources: Iterable[Path]) -> pd.DataFrame:

@@ -13,10 +13,8 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
 from .. import EXPERIMENTS
-from ..dvae import PAPER_RATE
+from ..protocol import LIKELIHOODS
 from ..records import Row, cell, read
-
-Times = Mapping[str, Mapping[str, float]]  # milliseconds per step, by problem and method
 
 TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 ORDER = list(TEXTS["looks"])  # in which methods are listed; others follow, by name
@@ -30,8 +28,8 @@ ZERO = 1e-25
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
 SWITCHES = (
-    "samples", "options", "learning_rate", "batch", "clip", "reads", "anneal", "network",
-    "sequences", "decay", "value_samples", "shift", "restart", "floor", "whole", "double_softmax",
+    "samples", "options", "learning_rate", "batch", "clip", "anneal", "network",
+    "sequences", "decay", "value_samples", "shift", "restart", "whole", "double_softmax",
 )  # fmt: skip
 
 
@@ -91,38 +89,25 @@ class Run:
         method: The estimator, with the settings that differ from the paper's.
         settings: The experiment and its settings.
         points: The logged points, by iteration, with derived metrics.
-        is_timed: Whether its seconds follow from step times that were measured separately.
     """
 
     method: str
     settings: Row
     points: pd.DataFrame
-    is_timed: bool = False
 
     def __getitem__(self, field: str) -> Any:
         """Return a setting."""
         return self.settings[field]
-
-    def column(self, metric: str) -> pd.Series:
-        """Return the metric at the points where it was logged."""
-        return self.points.get(metric, pd.Series(dtype=float)).dropna()
 
     def reduced(self, quantity: str, until: float = math.inf) -> float:
         """Return a quantity such as "late gradient_spread": a reduction, and a metric.
 
         Only values up to the iteration ``until`` count.
         """
-        if quantity == "step_ms":
-            steps = self.length - (not self.is_timed)  # the clock does not count the first step
-            return 1000 * self.end("seconds") / steps if steps else math.nan
         reduction, metric = quantity.split(" ")
-        values = self.column(metric)
-        values = values[values.index <= until]
+        points = self.points[self.points.index <= until]
+        values = points.get(metric, pd.Series(dtype=float)).dropna()
         return float(REDUCTIONS[reduction](values)) if len(values) else math.nan
-
-    def end(self, x: str) -> float:
-        """Return how far the run got on an axis, NaN if that is not known."""
-        return float(self.points[x].iloc[-1]) if x in self.points else math.nan
 
     @property
     def length(self) -> int:
@@ -134,28 +119,6 @@ class Run:
         """The experiment, the method and the sizes, as a note names them."""
         sizes = [f"{size}={self[size]}" for size in EXPERIMENTS[self["experiment"]].sizes]
         return f"{self['experiment']} {self.method} ({', '.join(sizes)})"
-
-    @property
-    def problem(self) -> str:
-        """The problem under which step times are listed.
-
-        Such as dvae (200 bits), "dvae, 10 categories", "addition, 16 digits", optimisation.
-        """
-        usual = {"variables": 200, "categories": 2}
-        names = [name for name in ("digits", "variables", "categories") if name in self.settings]
-        sizes = [f"{self[name]} {name}" for name in names if self[name] != usual.get(name)]
-        return ", ".join([self["experiment"], *sizes])
-
-    def timed(self, times: Times) -> "Run":
-        """Return the run with a clock that follows its step time.
-
-        If only other methods were measured on its problem, its clock is not known.
-        """
-        if self.problem not in times:
-            return self
-        ms = times[self.problem].get(self.method, math.nan)
-        points = self.points.assign(seconds=self.points.index * ms / 1000)
-        return replace(self, points=points, is_timed=True)
 
 
 def enough(digits: Any) -> Any:
@@ -176,8 +139,9 @@ DERIVED: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "solved": lambda p: (p["accuracy"] >= enough(p["digits"])).astype(float),
     "solution": lambda p: p["accuracy"] / enough(p["digits"]),
     "work": lambda p: p["relative_variance"] * p["evaluations"],
-    # the clock does not count the first batch of estimates
+    # the clock does not count the first step
     "ms_per_estimate": lambda p: 1000 * p["seconds"] / (p["estimates"] - p["together"]),
+    "step_ms": lambda p: 1000 * p["seconds"] / (p["iteration"] - 1).where(p["iteration"] > 1),
 }
 REDUCTIONS: Mapping[str, Callable[[pd.Series], float]] = {
     "final": lambda values: values.iloc[-1],
@@ -221,7 +185,7 @@ class Repeats(tuple[Run, ...]):
 
     def end(self, x: str) -> float:
         """Return how far all runs of a method got on the axis, NaN if that is not known."""
-        return float(np.min([run.end(x) for run in self]))
+        return float(np.min([run.reduced(f"final {x}") for run in self]))
 
 
 Methods = Mapping[str, Repeats]
@@ -242,12 +206,10 @@ class Evidence:
 
     Attributes:
         runs: The runs.
-        is_timed: Whether step times were measured separately; else the clocks of the runs count.
         notes: What was left out or cut, a sentence each.
     """
 
     runs: Sequence[Run]
-    is_timed: bool = False
     notes: Sequence[str] = ()
 
     @classmethod
@@ -263,19 +225,18 @@ class Evidence:
             step_times: Rows with the columns problem, method and ms.
         """
         notes: list[str] = []
-        by_name: dict[str, list[Run]] = {}
-        for run in _collected(rows, notes):
-            by_name.setdefault(run.name, []).append(run)
         times: dict[str, dict[str, float]] = {}
         for row in step_times:
-            if not row.get("method") or not isinstance(row.get("ms"), int | float):
-                raise ValueError(
-                    "--step-times: the columns problem, method and ms (a number) are needed, "
-                    f"but a line has {row}."
-                )
-            times.setdefault(str(row.get("problem")), {})[str(row["method"])] = float(row["ms"])
-        runs = [run for group in by_name.values() for run in _of_equal_length(group, notes)]
-        return cls([run.timed(times) for run in runs], bool(times), tuple(notes))
+            try:
+                times.setdefault(row["problem"], {})[row["method"]] = float(row["ms"])
+            except (KeyError, TypeError, ValueError) as error:
+                needs = "--step-times: the columns problem, method and ms (a number) are needed"
+                raise ValueError(f"{needs}, but a line has {row}.") from error
+        groups: dict[str, list[Run]] = {}
+        for run in _collected(rows, times, notes):
+            groups.setdefault(run.name, []).append(run)
+        runs = [run for group in groups.values() for run in _of_equal_length(group, notes)]
+        return cls(runs, notes)
 
     def methods(self, experiment: str, **settings: Any) -> Methods:
         """Return the runs of an experiment with these settings by method, the paper's first."""
@@ -327,7 +288,9 @@ def method_label(row: Mapping[str, Any]) -> str:
     for field in SWITCHES:
         value, default = row.get(field), getattr(EXPERIMENTS[row["experiment"]], field, None)
         if field == "learning_rate" and row["experiment"] == "dvae":
-            default = PAPER_RATE  # for which the setting's default, None, stands
+            default = LIKELIHOODS["paper"].rates[
+                "mnist"
+            ]  # for which the setting's default, None, stands
         if value in (None, "", (), [], default) or (field == "anneal" and not has_temperature):
             continue
         parts.append(cell(value) if field == "options" else f"{field}={value}")
@@ -344,7 +307,9 @@ def rank(method: str) -> tuple[int, str]:
     return ORDER.index(estimator) if estimator in ORDER else len(ORDER), method
 
 
-def _collected(rows: Iterable[Row], notes: list[str]) -> list[Run]:
+def _collected(
+    rows: Iterable[Row], times: Mapping[str, Mapping[str, float]], notes: list[str]
+) -> list[Run]:
     """Return a run for every configuration in the rows."""
     groups: dict[tuple[str, ...], dict[int, Row]] = {}
     ignored = 0
@@ -357,22 +322,42 @@ def _collected(rows: Iterable[Row], notes: list[str]) -> list[Run]:
             groups.setdefault(key, {})[int(row["iteration"])] = row
     if ignored:
         notes.append(f"{ignored} rows are left out: they are not of the experiments reported here.")
-    return [_run([group[iteration] for iteration in sorted(group)]) for group in groups.values()]
+    return [_run([group[i] for i in sorted(group)], times) for group in groups.values()]
 
 
-def _run(rows: Sequence[Row]) -> Run:
-    """Return the run that logged these rows."""
+def _run(rows: Sequence[Row], times: Mapping[str, Mapping[str, float]]) -> Run:
+    """Return the run that logged these rows.
+
+    If the steps of other methods alone were measured on its problem, its clock is not known.
+    """
     first, cls = rows[0], EXPERIMENTS[rows[0]["experiment"]]
     settings = {field.name: getattr(cls, field.name) for field in fields(cls)}
     settings |= {name: value for name, value in first.items() if value is not None}
+    method, problem = method_label(first), _problem(settings)
     numbers = {name: settings[name] for name in ("digits", "together") if name in settings}
     columns = pd.DataFrame(rows).dropna(axis=1, how="all").assign(**numbers)
-    points = columns.set_index("iteration", drop=False)
-    points.index.name = None
+    points = columns.set_index("iteration", drop=False).rename_axis(None)
+    if problem in times:
+        ms = times[problem].get(method, math.nan)
+        points["seconds"] = (points["iteration"] - 1).clip(lower=0) * ms / 1000
     for metric, formula in DERIVED.items():
         with suppress(KeyError):  # of the metrics of other experiments
             points[metric] = formula(points)
-    return Run(method_label(first), settings, points)
+    return Run(method, settings, points)
+
+
+def _problem(settings: Row) -> str:
+    """Return the problem under which step times are listed.
+
+    Such as dvae (200 bits), "dvae, 10 categories", "addition, 16 digits", optimisation.
+    """
+    usual = {"digits": None, "variables": 200, "categories": 2}
+    sizes = [
+        f"{settings[name]} {name}"
+        for name in usual
+        if settings.get(name, usual[name]) != usual[name]
+    ]
+    return ", ".join([settings["experiment"], *sizes])
 
 
 def _of_equal_length(runs: Sequence[Run], notes: list[str]) -> list[Run]:
