@@ -153,12 +153,9 @@ class ProgramsTask(DigitsTask):
         """Return which results are right, as a function of digits, and its output dimensions."""
         if self.config.program.startswith("sum"):
             return super().function(results)
-
-        def compare(x: Tensor) -> Tensor:
-            return self.program(x) == results
-
+        is_sum = self.config.program == "numbers"
         right: Callable[[Tensor], Tensor] = (
-            DigitsOfSum(results) if self.config.program == "numbers" else compare
+            DigitsOfSum(results) if is_sum else lambda x: self.program(x) == results
         )
         return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
 

@@ -47,8 +47,8 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
     (torch.Size([4000, 784]), torch.Size([1000, 784]), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
     """
     if name not in NAMES:
-        names = ", ".join(NAMES)
-        raise ValueError(f"load: `name` must be one of {names}, but {name!r} was given.")
+        known = ", ".join(NAMES)
+        raise ValueError(f"load: `name` must be one of {known}, but {name!r} was given.")
     if name == "mnist-5000":
         return Images(name, *(tensor.clone() for tensor in embedded()))
     paths = [locate(name, file, folder) for file in DIGESTS[name]]

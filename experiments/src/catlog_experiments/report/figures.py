@@ -18,7 +18,7 @@ LOOKS = TEXTS["looks"]
 STYLE = Path(__file__).with_name("report.mplstyle")
 FURTHER = ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33")
 LINES: list[Any] = ["-", "-.", ":", "--", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
-CROPPED = ("train", "test")  # in the first tenth of the points these bounds drop from 500
+CROPPED = ("train", "test")  # without the first tenth of the points, where they drop from 500
 COLUMNS = 4  # panels in a line
 ROUNDING = 1e-10  # a variance below this share of the largest in its panel is zero up to rounding
 
@@ -45,8 +45,7 @@ class Panel:
         is_logarithmic, curves = spec.get("yscale") == "log", dict[str, pd.DataFrame]()
         for name, runs in self.methods.items():
             curve = runs.series(self.metric, self.x or "iteration")
-            start = len(curve) // 10 * (self.metric in CROPPED) if self.x else -1
-            curves |= {name: curve[start:]} if len(curve) else {}
+            curves |= {name: curve if self.x else curve[-1:]} if len(curve) else {}
         levels = {name: float(curve["mean"].median()) for name, curve in curves.items()}
         floor = ROUNDING * max(levels.values(), default=0) if is_logarithmic else -math.inf
         shown = {name: curve for name, curve in curves.items() if levels[name] > floor}
@@ -69,6 +68,11 @@ class Panel:
         elif not shown:
             axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="0.4")
         axes.set(**spec, **across)
+        if self.metric in CROPPED and shown:
+            means = [curve["mean"] for curve in shown.values()]
+            low, high = min(map(min, means)), max(mean.iloc[len(mean) // 10] for mean in means)
+            margin = 0.05 * max(high - low, 1.0)
+            axes.set_ylim(low - margin, high + margin)
         run = next(iter(self.methods.values()))[0]
         if run["experiment"] == "addition":  # a reader of single digits with 99 %
             axes.axhline(0.99 ** run["digits"], color="0.55", linestyle="--", linewidth=1.2)
@@ -101,10 +105,8 @@ class Picture:
             axes.set_visible(False)
         for axes, panel in zip(grid.flat, self.panels, strict=False):
             panel.draw(axes, methods)
-        drawn = dict[str, Any]()  # a method's artist, by its name
-        for axes in grid.flat:
-            artists, names = axes.get_legend_handles_labels()
-            drawn |= zip(names, artists, strict=True)
+        labelled = [axes.get_legend_handles_labels() for axes in grid.flat]
+        drawn = {name: artist for pair in labelled for artist, name in zip(*pair, strict=True)}
         handles = [drawn[name] for name in methods if name in drawn]
         figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
         return figure

@@ -22,8 +22,6 @@ from .runs import SWITCHES, TEXTS, Evidence, with_published
 # Entries of a run's sessions.jsonl that the page shows.
 ENTRIES = ["host", "device", "threads", "catlog", "commit", "torch", "python", "command"]
 
-COUNTS = {"iterations": "final iteration"}
-
 
 def tables(evidence: Evidence, *, summary: bool = False) -> dict[str, pd.DataFrame]:
     """Return the tables of every experiment that was run, by caption: one for each size.
@@ -37,11 +35,11 @@ def tables(evidence: Evidence, *, summary: bool = False) -> dict[str, pd.DataFra
         sizes = [size for size in cls.sizes if size not in SWITCHES]  # which methods' labels show
         metric, _ = cls.headline
         result = {TEXTS["metrics"][metric]["ylabel"]: f"final {metric}"}
-        columns = COUNTS | (result if summary else TEXTS["columns"][experiment])
+        columns = result if summary else TEXTS["columns"][experiment]
         for size in evidence.sizes(experiment, *sizes):
             methods = evidence.methods(experiment, **size)
             content = pd.DataFrame(
-                {"method": name, "seeds": len(runs)}
+                {"method": name, "seeds": len(runs), "iterations": runs[0].length}
                 | {column: str(runs.stat(quantity)) for column, quantity in columns.items()}
                 for name, runs in (methods if summary else with_published(methods)).items()
             )
