@@ -65,13 +65,11 @@ def test_categorical_stacks_are_captured(
     torch.manual_seed(0)
     config = DVAE(
         protocol="categorical", data="mnist", models=5, estimator=estimator, samples=samples,
-        options=options, device="cuda", epochs=10, categories=8, variables=4, gradient_repeats=3,
+        options=options, device="cuda", epochs=10, categories=8, variables=4,
     )  # fmt: skip
     task = config.task()
     assert isinstance(task, ProtocolTask)
     for i in range(task.iterations):
         task.step(i)
     assert task.compiled.mode == "compiled, captured"
-    row = task.measure(task.iterations)
-    assert row["train"] < 784 * 0.69
-    assert row["relative_variance"] >= 0
+    assert task.measure(task.iterations)["train"] < 784 * 0.69
