@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -61,11 +60,9 @@ def test_a_mistake_is_named(name: str) -> None:
     f, message = MISTAKES[name]
     with pytest.raises(ValueError, match=message):
         catlog.check(f, bits(3))
-
-
-def test_batch_normalisation_that_refuses_one_row_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Expected more than 1 value.*call eval"):
-        catlog.check(rows_of(nn.BatchNorm1d(8)), bits())
+    if name == "batch normalisation":
+        with pytest.raises(ValueError, match=r"Expected more than 1 value.*call eval"):
+            catlog.check(f, bits())
 
 
 NOISY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -118,46 +115,21 @@ def test_sound_functions_pass_with_dependent_variables_and_counts(q: Distributio
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [3, 300])
 def test_rounding_is_no_influence(dtype: torch.dtype, width: int) -> None:
+    """Also where autocast rounds, inside f or around the check."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(D, width), nn.ReLU(), nn.Linear(width, width)).to(dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     q, target = bits(50, dtype=wide), torch.randn(50, width, dtype=dtype)
-    catlog.check(lambda x: (network(x.to(dtype)) - target).square().sum(-1), q)
-    if dtype in (torch.float16, torch.bfloat16):
-        network.float()
-
-        def f(x: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=dtype):
-                return (network(x) - target).square().sum(-1).float()
-
-        catlog.check(f, q)
-        with torch.autocast("cpu", dtype=dtype):
-            catlog.check(lambda x: (network(x) - target).square().sum(-1), q)
-
-
-def test_everything_is_left_alone() -> None:
-    network = nn.Sequential(
-        nn.Linear(D, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU(), nn.Linear(8, 1)
-    )
-    network[2].eval()
-    before = deepcopy(network.state_dict())
-    numpy_state = np.random.get_state
-    states = torch.get_rng_state(), random.getstate(), str(numpy_state())
 
     def f(x: Tensor) -> Tensor:
-        noise = random.random() + np.random.random() + torch.rand(())  # noqa: NPY002
-        return network(x.flatten(0, -2)).view(x.shape[:-1]) + 1e-3 * noise
+        return (network(x.to(network[0].weight.dtype)) - target).square().sum(-1)
 
-    q = bits(3)
-    with torch.no_grad():
-        catlog.check(f, q)
-    assert all(torch.equal(new, before[name]) for name, new in network.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert random.getstate() == states[1]
-    assert str(numpy_state()) == states[2]  # with the position
-    assert [module.training for module in network] == [True, True, False, True, True]
-    assert q.base_dist.logits.grad is None
-    assert all(parameter.grad is None for parameter in network.parameters())
+    catlog.check(f, q)
+    if dtype.itemsize == 2:
+        network.float()
+        with torch.autocast("cpu", dtype=dtype):
+            catlog.check(f, q)
+        catlog.check(lambda x: torch.autocast("cpu", dtype=dtype)(f)(x).float(), q)
 
 
 class Offers(nn.Module):

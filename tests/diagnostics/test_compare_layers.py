@@ -1,8 +1,9 @@
 """`catlog.compare_layers`: estimators inside networks with several layers that draw."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.distributions import Independent, OneHotCategorical
 
 import catlog
-from catlog import Exact, GumbelSoftmax, ReinMax, StraightThrough, compare_layers
+from catlog import GumbelSoftmax, ReinMax, compare_layers
 from catlog.diagnostics.layers import Layers, Sampler
 from catlog.testing import z_limit
+
+quick: Any = partial(compare_layers, progress=False)
 
 
 class Network(nn.Module):
@@ -69,46 +72,36 @@ def test_reference_by_rloo_is_unbiased() -> None:
 def test_of_one_layer_is_compare() -> None:
     """With the same reference; the biases agree within their noise."""
     torch.manual_seed(0)
-    encoder = nn.Linear(2, 6, dtype=torch.float64)
-    weight = torch.randn(6, dtype=torch.float64)
+    encoder, weight = nn.Linear(2, 6).double(), torch.randn(6, dtype=torch.float64)
 
     def f(codes: Tensor) -> Tensor:
         return (codes.flatten(-2) @ weight).tanh().exp()
 
-    estimators = [StraightThrough(), ReinMax()]
-    layers = compare_layers(
-        lambda sampler: f(sampler(encoder(IMAGES).unflatten(-1, (2, 3)))),
-        estimators,
-        list(encoder.parameters()),
-        repeats=1000,
-        rounds=1,
-        progress=False,
-    )
-    q = Independent(OneHotCategorical(logits=encoder(IMAGES).unflatten(-1, (2, 3))), 1)
-    whole = catlog.compare(f, q, [*estimators, Exact()], repeats=1000, rounds=1, progress=False)
+    def logits() -> Tensor:
+        return encoder(IMAGES).unflatten(-1, (2, 3))
+
+    names, options = ["StraightThrough(1)", "ReinMax(1)"], {"repeats": 1000, "rounds": 1}
+    layers = quick(lambda sampler: f(sampler(logits())), names, **options)
+    q = Independent(OneHotCategorical(logits=logits()), 1)
+    whole = catlog.compare(f, q, [*names, "Exact"], progress=False, **options)
     assert (layers.reference, whole.reference) == ("rloo", "exact")
-    for name in ("StraightThrough(1)", "ReinMax(1)"):
-        ours, wanted = layers[name], whole[name]
-        assert ours.bias == pytest.approx(
-            wanted.bias, abs=5 * (ours.bias_error + wanted.bias_error)
-        )
+    for ours, wanted in ((layers[name], whole[name]) for name in names):
+        noise = ours.bias_error + wanted.bias_error
+        assert ours.bias == pytest.approx(wanted.bias, abs=5 * noise)
         assert ours.variance == pytest.approx(wanted.variance, rel=0.3)
-    assert layers["StraightThrough(1)"].bias > 5 * layers["StraightThrough(1)"].bias_error
+    assert layers[names[0]].bias > 5 * layers[names[0]].bias_error
 
 
 def test_rows_and_what_is_left_out() -> None:
     seconds = iter(range(1000))
-    temperatures = {f"tau {tau}": GumbelSoftmax(temperature=tau, hard=True) for tau in (0.3, 1.0)}
-    result = compare_layers(
+    hard = {f"tau {tau}": GumbelSoftmax(temperature=tau, hard=True) for tau in (0.3, 1.0)}
+    result = quick(
         loss,
-        {**temperatures, "ReinMax": ReinMax(), "RLOO": catlog.RLOO(2), "two": ReinMax(2)},
-        repeats=20,
-        rounds=2,
-        reference_runs=40,
-        progress=False,
+        {**hard, "ReinMax": ReinMax(), "RLOO": catlog.RLOO(2), "two": ReinMax(2)},
+        **{"repeats": 20, "rounds": 2, "reference_runs": 40},
         clock=lambda: float(next(seconds)),
     )
-    assert {row.name for row in result.rows} == {"tau 0.3", "tau 1.0", "ReinMax"}
+    assert {row.name for row in result.rows} == {*hard, "ReinMax"}
     errors = [row.bias**2 + row.variance for row in result.rows]
     assert errors == sorted(errors)
     assert all(row.seconds == 1 and row.repeats == 20 for row in result.rows)
@@ -120,41 +113,27 @@ def test_rows_and_what_is_left_out() -> None:
 def test_nothing_else_is_drawn() -> None:
     """The global generator is not used, and the same seed gives the same numbers."""
     state = torch.get_rng_state()
-    first, again = (
-        compare_layers(loss, [ReinMax()], repeats=3, rounds=1, reference_runs=40, progress=False)
-        for _ in range(2)
-    )
+    options = {"repeats": 3, "rounds": 1, "reference_runs": 40}
+    first, again = (quick(loss, [ReinMax()], **options).rows[0] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
-    assert first.rows[0].bias == again.rows[0].bias
-    assert first.rows[0].variance == again.rows[0].variance
+    assert (first.bias, first.variance) == (again.bias, again.variance)
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [
-        (lambda _: IMAGES.sum(-1), ValueError, "must call its argument, the sampler"),
-        (lambda sampler: 3.0, TypeError, "loss must return a tensor of floats, one per row"),
-        (
-            lambda sampler: loss(sampler).mean().expand(3),
-            ValueError,
-            r"it returned \(3,\), and a layer draws variables \(4, 2\)\. Let the logits",
-        ),
-        (
-            lambda sampler: sampler(IMAGES).sum(-1),
-            ValueError,
-            "parameters must be tensors with requires",
-        ),
-    ],
-)
-def test_wrong_losses_are_named(
-    function: Callable[[Sampler], Tensor], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        compare_layers(function, [ReinMax()], progress=False)
+def twisted(sampler: Sampler) -> Tensor:
+    return loss(sampler).mean().expand(3)
 
 
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="compare_layers: `repeats` must be at least 2, but 1"):
-        compare_layers(loss, [ReinMax()], repeats=1)
-    with pytest.raises(ValueError, match=r"no estimator could be used.*call E\(f, q\)"):
-        compare_layers(loss, [catlog.RLOO(2)], progress=False)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"loss": lambda _: IMAGES.sum(-1)}, "must call its argument, the sampler"),
+    ({"loss": lambda sampler: 3.0}, "loss must return a tensor of floats, one per row"),
+    ({"loss": twisted}, r"it returned \(3,\), and a layer draws variables \(4, 2\)\. Let the log"),
+    ({"loss": lambda sampler: sampler(IMAGES).sum(-1)}, "parameters must be tensors with requires"),
+    ({"repeats": 1}, "compare_layers: `repeats` must be at least 2, but 1"),
+    ({"estimators": [catlog.RLOO(2)]}, r"no estimator could be used.*call E\(f, q\)"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        quick(**{"loss": loss, "estimators": [ReinMax()], **options})
