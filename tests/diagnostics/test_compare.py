@@ -414,5 +414,5 @@ def test_what_an_arm_learns_is_its_own_on_its_device() -> None:
         device = torch.device("meta")
 
     E = Reinforce(2, baseline=catlog.estimators.MovingAverageBaseline())
-    assert Arm(E, 2, Elsewhere()).E.baseline.mean.is_meta
+    assert Arm(E, Elsewhere()).E.baseline.mean.is_meta
     assert not E.baseline.mean.is_meta

@@ -6,7 +6,7 @@ no values to look at.
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +91,18 @@ def subset_by_row(t: Tensor) -> Distribution:
     return Subset(t, torch.arange(len(t), device=t.device))
 
 
-@cache
-def decoded(device: torch.device, dtype: torch.dtype) -> FirstLayerLinear:
-    torch.manual_seed(0)
-    decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).to(device, dtype)
+def decoded(*place: Any) -> FirstLayerLinear:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).to(*place)
     return FirstLayerLinear(decoder, lambda out: (out - 1).square().sum(-1))
+
+
+# Made before they are compiled.
+DECODED = {
+    place: decoded(*place)
+    for place in product(("cpu", DEVICE.type), (torch.float32, torch.float64))
+}
 
 
 def known(q: Distribution, theta: Tensor) -> Function:
@@ -118,13 +125,17 @@ EXAMPLES = {
     "prompted": Example(normals(5, 3), prompted),
     "subset by row": Example(normals(5, 6), subset_by_row),
     "Poisson": Example(normals(5, 4), lambda t: Independent(Poisson(t.exp()), 1)),
-    "Binomial": Example(normals(5, 4), lambda t: Independent(Binomial(5, logits=t), 1)),
+    "Binomial": Example(
+        normals(5, 4), lambda t: Independent(Binomial(t.new_full((), 5), logits=t), 1)
+    ),
     "short counts": Example(
         normals(5, 4),
         lambda t: truncated(Independent(Poisson(t.exp()), 1), categories=6),
     ),
     "wide": Example(normals(5, 40, 3), integers),
-    "decoder": Example(normals(10, 16), bits, lambda q, theta: decoded(theta.device, theta.dtype)),
+    "decoder": Example(
+        normals(10, 16), bits, lambda q, theta: DECODED[theta.device.type, theta.dtype]
+    ),
     "known parts": Example(normals(5, 8), bits, known),
     "sum": Example(normals(2, 6, 10, seed=3), integers, of_sum(27)),  # by products
     "long sum": Example(normals(2, 1000, 10, seed=3), integers, of_sum(4500)),  # by FFT
@@ -340,8 +351,12 @@ def test_a_captured_step_equals_an_eager_one(
     for is_captured in (False, True):
         theta = nn.Parameter(start.clone())
         optimiser = torch.optim.Adam([theta], rate, capturable=is_captured)
+
+        def turned(*_: Any, theta: Tensor = theta) -> None:
+            theta.grad.mul_(-1)
+
         if "hooked" in mode:
-            optimiser.register_step_pre_hook(lambda *_, theta=theta: theta.grad.mul_(-1) and None)
+            optimiser.register_step_pre_hook(turned)
 
         def loss(scale: Tensor, theta: Tensor = theta) -> Tensor:
             q = example.unchecked(theta)

@@ -10,7 +10,8 @@ from catlog_experiments.protocol import ProtocolTask
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # raised by the compiler
+# The compiler raises warnings, and switches the checks of torch's distributions off.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("unchecked")]
 
 METHODS = [
     ("SlopeCateR", 2, ("corrections=1",)),

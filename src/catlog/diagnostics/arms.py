@@ -38,8 +38,8 @@ class Arm:
     """
 
     E: Any
-    evaluations: int
     generator: torch.Generator
+    evaluations: int = 0
     times: list[float] = field(default_factory=list)
     trained: int = 0
 
@@ -114,7 +114,8 @@ def entered(
         try:
             task.check(E)
             fitting = sized(E)
-            arm = Arm(fitting, task.evaluations(fitting), task.generator(seed + number))
+            arm = Arm(fitting, task.generator(seed + number))
+            arm.evaluations = task.evaluations(arm.E)
             arms[label(fitting) if name == label(E) else name] = arm
         except ERRORS as error:  # of the estimator's own checks, too
             skipped[name] = reason(error)

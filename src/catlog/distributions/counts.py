@@ -92,7 +92,7 @@ class Counts(Factors):
         self.parameter = widened(given.reshape(shape))
         self.real = self.parameter.dtype
         self.fixed = self.parameter.detach()
-        size = total.to(self.fixed) if isinstance(total, Tensor) else self.fixed.new_tensor(total)
+        size = total.to(self.fixed) if isinstance(total, Tensor) else self.fixed.new_full((), total)
         self.size = size.expand(given.shape).reshape(shape)
         logs = self.logarithms(base)
         self.log_p, self.log_rest = (log.to(self.real).reshape(shape) for log in logs)

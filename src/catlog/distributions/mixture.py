@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
+from ..core.checks import is_checked
 from ..core.factors import IndependentFactors, independent
 from ..core.ordered import Ordered, PointForm
 from ..core.view import converted, register_distribution
@@ -119,7 +120,7 @@ def component_first(mixture: MixtureSameFamily) -> BayesianNetwork:
 
 
 def _log_weights(mixture: MixtureSameFamily) -> Float[Tensor, "*batch components"]:
-    return _factors(mixture.mixture_distribution).log_probs.squeeze(-2)
+    return _factors(mixture.mixture_distribution, is_checked(mixture)).log_probs.squeeze(-2)
 
 
 def _components(mixture: Any) -> IndependentFactors:
@@ -135,11 +136,11 @@ def _components(mixture: Any) -> IndependentFactors:
             f"{type(components).__name__} depend on each other. Use a BayesianNetwork whose "
             "first node is the component."
         )
-    return _factors(components)
+    return _factors(components, is_checked(mixture))
 
 
-def _factors(q: Any) -> IndependentFactors:
-    factors = independent(q)
+def _factors(q: Any, validate: bool) -> IndependentFactors:
+    factors = independent(q, validate=validate)
     if not isinstance(factors, IndependentFactors):
         raise TypeError(
             "mixture: its components must be Bernoulli, Categorical or OneHotCategorical, each "
