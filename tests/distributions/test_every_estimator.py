@@ -22,12 +22,12 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog.estimators import ESTIMATORS as ESTIMATOR_CLASSES
-from catlog.estimators import MAPO, RAM
+from catlog.estimators import LEG, MAPO, RAM
 from catlog.testing import z_limit
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select, tape
 from support.samplers import Outcomes, count, outcomes
-from support.structured_cases import ALL_CASES, STRUCTURED_CASES, StructuredCase
+from support.structured_cases import ALL_CASES, STRUCTURED_CASES, StructuredCase, extreme
 
 MANY_OUTCOMES, MOST_OUTCOMES = 20_000, 125_000  # more than many: if no setting has fewer
 SWEEPS = {
@@ -161,6 +161,15 @@ def test_sets_of_all_points_are_exact(E: catlog.Estimator, case: StructuredCase)
     theta, c = leaves(case)
     value = deepcopy(E)(function(case, c), case.distribution(theta))
     torch.testing.assert_close(moments(value, theta, c), exact(E, case), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("E", [catlog.Exact(), catlog.RLOO(2), LEG(1)], ids=repr)
+@pytest.mark.parametrize("name", [name for name in ALL_CASES if "different sizes" in name])
+def test_extreme_logits(name: str, E: catlog.Estimator) -> None:
+    """Of sequences whose likeliest points have nearly all the probability."""
+    case = extreme(ALL_CASES[name])
+    assert case.log_probs(case.theta).min() < -100
+    torch.testing.assert_close(expectation(E, case), exact(E, case), rtol=1e-13, atol=1e-12)
 
 
 def test_every_estimator_is_judged_on_every_distribution() -> None:

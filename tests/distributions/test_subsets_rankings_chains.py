@@ -285,32 +285,33 @@ def test_weights_of_large_numbers(name: str, dtype: torch.dtype) -> None:
     """Probabilities, marginals, entropy, all gradients and draws are right, whatever their size."""
     case = WIDE[name]
     theta = case.theta.to(dtype).requires_grad_()
-    q, points, probs = case.make(theta), case.points, case.log_probs.exp()
-    atol = SCALE_OF_ROUNDING[dtype]
-    surprise = -case.log_probs.masked_fill(probs == 0, 0.0)
-    values = normals(len(points))
-    indicators = one_hot(points, max(q.cardinalities)).double()
-    weights = normals(*indicators.shape[1:])
+    q, points, atol = case.make(theta), case.points, SCALE_OF_ROUNDING[dtype]
+    # What is true, to first order in a change of theta.
+    leaf = case.theta.clone().requires_grad_()
+    change = (leaf - case.theta).nan_to_num()
+    log_probs = case.log_probs + (case.scores * change).flatten(1).sum(-1)
+    probs = log_probs.exp()
+    log_probs, got = (rows.masked_fill(probs == 0, 0.0) for rows in (log_probs, q.log_prob(points)))
+    values, indicators = normals(len(points)), one_hot(points, max(q.cardinalities)).double()
+    weights, mean = normals(*indicators.shape[1:]), probs @ values
 
-    def check(value: Tensor, of_points: Tensor, slope: Tensor | None = None) -> None:
-        """Check the mean of numbers of points, and its derivative, their covariance with scores;
-        of numbers that depend on theta, ``slope`` in log q."""
-        assert_close(value.detach().double(), probs @ of_points, rtol=atol, atol=atol)
-        gradient = with_gradients(value, theta)[1].double()
-        wanted = (probs * (of_points if slope is None else slope)) @ case.scores.flatten(1)
-        assert_close(gradient.flatten(), wanted, rtol=4 * atol, atol=atol)
+    def f(x: Tensor) -> Tensor:
+        return (x.unsqueeze(-2) == points).all(-1).double() @ values
 
-    got = q.log_prob(points)
-    check(q.entropy(), surprise)
-    check(got.exp() @ values.to(dtype), values)
-    finite = got.masked_fill(probs == 0, 0.0)
-    check(finite @ (probs * values).to(dtype), -values * surprise, values)
-    check(
-        catlog.Exact()(lambda x: (x.unsqueeze(-2) == points).all(-1).double() @ values, q), values
-    )
-    check((q.marginals() * weights).sum(), (indicators * weights).sum((-1, -2)))
+    for value, wanted in (
+        (q.entropy(), -probs @ log_probs),
+        (q.log_prob(points).exp() @ values.to(dtype), mean),
+        (got @ (probs.detach() * values).to(dtype), log_probs @ (probs.detach() * values)),
+        (catlog.Exact()(f, q), mean),
+        ((q.marginals() * weights).sum(), (probs @ indicators.flatten(1)) @ weights.flatten()),
+    ):
+        value, slope = with_gradients(value, theta)
+        wanted, exact = with_gradients(wanted, leaf)
+        assert_close(value.double(), wanted, rtol=atol, atol=atol)
+        assert_close(slope.double(), exact, rtol=4 * atol, atol=atol)
+    probs = probs.detach()
     conditionals = q.log_conditionals(points).gather(-1, points.unsqueeze(-1)).sum((-1, -2))
-    for prob in (got, conditionals):
+    for prob in (q.log_prob(points), conditionals):
         assert_close(prob.detach().exp().double(), probs, rtol=atol, atol=atol)
     marginals = (probs @ indicators.flatten(1)).view(weights.shape)
     assert_close(q.marginals().detach().double(), marginals, rtol=0, atol=atol)
