@@ -272,29 +272,23 @@ SPARSE: dict[str, Callable[[Tensor], object]] = TENSORS | {
     ),
     "x": lambda s: RLOO(2)(total, Bernoulli(z(2)), x=s),
 }
-ELSEWHERE = {"transition", "emission", "pairwise", "mask", "value", "Categoricals"}
+ELSEWHERE = ("transition", "emission", "pairwise", "mask", "value", "Categoricals", "`k`")
+SPARSE_ONES = torch.sparse_coo_tensor(
+    TWO.expand(2, 2) - 1, torch.ones(2), (2, 2), check_invariants=True
+)
+WRONG: dict[str, tuple[object, str, list[str]]] = {
+    "a list": ([[0.0, 1.0]], "must be a tensor.* list was given", [*TENSORS]),
+    "sparse": (SPARSE_ONES, r"must be a dense tensor.*`to_dense\(\)`", [*SPARSE]),
+    "elsewhere": (
+        z(2, 2, device="meta"),
+        "must be on cpu, where .* is, but it is on meta",
+        [name for name in SPARSE if any(word in name for word in ELSEWHERE)],
+    ),
+}
 
 
-@pytest.mark.parametrize("name", TENSORS)
-def test_a_list_is_no_tensor(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^{name} must be a tensor.* list was given"):
-        TENSORS[name]([[0.0, 1.0]])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_sparse_tensors_are_refused(name: str) -> None:
-    sparse = torch.sparse_coo_tensor(
-        TWO.expand(2, 2) - 1, torch.ones(2), (2, 2), check_invariants=True
-    )
-    with pytest.raises(TypeError, match=rf"^{name} must be a dense tensor.*`to_dense\(\)`"):
-        SPARSE[name](sparse)
-
-
-@pytest.mark.parametrize("name", [n for n in TENSORS if any(word in n for word in ELSEWHERE)])
-def test_tensors_must_be_on_one_device(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^{name} must be on cpu, where .* is, but it is on meta"
-    ):
-        TENSORS[name](z(2, 2, device="meta"))
-    with pytest.raises(ValueError, match="Subset: `k` must be on cpu"):
-        Subset(z(3), torch.ones((), dtype=torch.int64, device="meta"))
+@pytest.mark.parametrize(("wrong", "name"), [(key, n) for key in WRONG for n in WRONG[key][2]])
+def test_a_wrong_tensor_is_named(wrong: str, name: str) -> None:
+    given, message, _ = WRONG[wrong]
+    with pytest.raises((TypeError, ValueError), match=f"^{name} {message}"):
+        SPARSE[name](given)  # type: ignore[arg-type]

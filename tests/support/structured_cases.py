@@ -20,7 +20,6 @@ from torch.distributions import (
     Independent,
     MixtureSameFamily,
     Multinomial,
-    OneHotCategorical,
 )
 from torch.nn.functional import one_hot, pad
 
@@ -482,14 +481,6 @@ def mixtures() -> Iterator[StructuredCase]:
     )
     yield mixture("mixture of numbers", (2, 2, 3), every(3, 3), integers)
     yield mixture(
-        "mixture of numbers by probabilities",
-        (2, 2, 2),
-        every(2, 2),
-        integers,
-        lambda logits: Independent(Categorical(probs=logits.exp()), 1),
-        by_probs=True,
-    )
-    yield mixture(
         "masked mixture",
         (3, 2, 3),
         every(3, 3),
@@ -500,13 +491,6 @@ def mixtures() -> Iterator[StructuredCase]:
         "mixture of single numbers", (2, 3), every(3)[:, 0], lambda row: Categorical(logits=row)
     )
     yield mixture("mixture of one-hot vectors", (2, 2, 3), vectors[every(3, 3)], one_hots)
-    yield mixture(
-        "mixture of one-hot vectors by probabilities",
-        (2, 2, 2),
-        torch.eye(2).double()[every(2, 2)],
-        one_hots,
-        lambda logits: Independent(OneHotCategorical(probs=logits.exp()), 1),
-    )
     yield mixture(
         "mixture of different cardinalities",
         (2, 2, 3),
