@@ -1,33 +1,11 @@
-"""Fixtures of all tests.
+"""Fixtures of all tests."""
 
-``CATLOG_FORBID_BF16=1 pytest``: products of 16-bit matrices on a CPU raise, here and in child
-processes (tests/no_bfloat16).
-"""
-
-import os
-import runpy
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from torch.distributions import Distribution
 
 from catlog.estimators import memorycater
-
-collect_ignore = ["no_bfloat16"]  # importing it forbids those products
-
-
-def forbid_bfloat16() -> None:
-    folder = Path(__file__).with_name("no_bfloat16")
-    inherited = os.environ.get("PYTHONPATH", "")
-    if str(folder) not in inherited.split(os.pathsep):  # else it ran when Python started
-        runpy.run_path(str(folder / "sitecustomize.py"))
-        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{inherited}" if inherited else str(folder)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if os.environ.get("CATLOG_FORBID_BF16"):
-        forbid_bfloat16()
 
 
 @pytest.fixture

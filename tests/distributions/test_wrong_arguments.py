@@ -199,7 +199,9 @@ BAD: dict[str, Callable[[], object]] = {
     # Categoricals
     r"`cardinalities` must be .* but \[2.5, 2\]": lambda: Categoricals(z(2, 3), [2.5, 2]),
     "Categoricals: `cardinalities` must be .* but 2 was": lambda: Categoricals(z(2, 3), 2),
-    "`cardinalities` is needed": lambda: Categoricals(z(2, 3)),
+    r"`cardinalities` is needed.*logits\.split\(sizes, -1\)": lambda: Categoricals(z(2, 3)),
+    r"logits of shape \(7, 16\).*logits\.split\(\(3, 5, 3, 5\), -1\)":
+        lambda: Categoricals(z(7, 16), [3, 5, 3, 5]),
     r"`cardinalities` \(3, 4\) does not fit .*\(2, 3\)": lambda: Categoricals(z(2, 3), [3, 4]),
     "give a non-empty list of logits": lambda: Categoricals([]),
     "`logits` must be a list of tensors.* but str": lambda: Categoricals("abc"),

@@ -10,6 +10,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+import catlog
 from catlog import Exact, GumbelSoftmax, IndeCateR
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
@@ -117,7 +118,12 @@ def test_vmap_of_tables_equals_a_loop(name, kind):
 def test_mean(name, kind, batch):
     logits = normals(*batch, 4, 3, seed=3).requires_grad_()
     q = MEAN_LAWS[kind](logits)
-    f = functions(batch, 4, 2 if "bits" in kind else 3, kind == "one-hot")[name]()
+    k, is_one_hot = 2 if "bits" in kind else 3, kind == "one-hot"
+    if batch == (4,) and k == 3 and not is_one_hot:
+        k += 1  # f may have more categories than q
+    f = functions(batch, 4, k, is_one_hot)[name]()
+    if batch == (2, 3) and not outputs(name):
+        catlog.check(f, q)
     mean, expected = Exact()(f, q, outputs=outputs(name)), brute_mean(f, q)
     assert mean.shape == expected.shape
     assert_close(f.expectation(q), expected, **EXACT)
@@ -203,7 +209,7 @@ def test_units_that_are_off_are_left_out(case, batch):
     modules = [module for layer in layers for module in (layer, nn.ReLU())]
     net = set_normals(nn.Sequential(*modules[:-1])).requires_grad_(False)
     own = batch[1:] if case == "chunks" else batch
-    head, chunk_size = CrossEntropy(normals(*own, 7).sigmoid()), 170 if "chunks" in case else None
+    head, chunk_size = CrossEntropy(normals(*own, 7) > 0), 170 if "chunks" in case else None
     f = Network(net, head, categories=k, chunk_size=chunk_size)
     law = view(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
     x = some_draws(law, 3)
@@ -370,16 +376,3 @@ def test_targets_of_another_number_of_pixels_are_named():
     for call in (f, f.neighbours):
         with pytest.raises(ValueError, match=r"`targets` must have one number per logit, 4, .*1"):
             call(torch.zeros(2, 3).double())
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)
-@pytest.mark.parametrize("d", [5, 300])  # by all units, and by those that are on
-def test_targets_of_another_type_than_the_network(dtype, d):
-    """Binary images are bools or bytes, and labels of numpy are float64."""
-    targets = normals(2, 7) > 0
-    net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
-    x = (normals(3, 2, d, seed=1) > 0).float()
-    f, expected = (Network(net, CrossEntropy(t)) for t in (targets.to(dtype), targets.float()))
-    with torch.no_grad():
-        assert torch.equal(f.neighbours(x), expected.neighbours(x))
-    IndeCateR(1)(f, bits(normals(2, d).float().requires_grad_())).sum().backward()

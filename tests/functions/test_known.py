@@ -6,14 +6,13 @@ from torch import nn
 from torch.distributions import Bernoulli
 
 import catlog
-from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax, log_expectation
+from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax
 from catlog.distributions import MarkovChain
 from catlog.estimators import DoubleCV
-from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
+from catlog.functions import Additive, Known, OfSum, Pairwise
 from catlog.testing import CASES
 from catlog.testing.cases import normals
 from catlog.testing.enumeration import all_outcomes
-from support.gradients import assert_same
 from support.laws import bits
 
 
@@ -93,18 +92,6 @@ def test_the_coefficient_is_that_of_regression():
     assert known.coefficient.item() == pytest.approx(3)
 
 
-@pytest.mark.parametrize("E", [RLOO(2), IndeCateR(1), Reinforce(1)], ids=repr)
-def test_a_part_that_is_all_of_f_leaves_no_noise(E):
-    logits = normals(3, 6).requires_grad_()
-    q = bits(logits)
-    f = Potts(normals(6, 6), normals(6, 2, seed=1))
-    mean = Exact()(f, q)
-    value = E(Known(f, f).under(q), q)
-    torch.testing.assert_close(value, mean, rtol=1e-12, atol=1e-12)
-    if not isinstance(E, Reinforce):  # a constant is noise for it
-        assert_same(value, mean, logits, rtol=1e-11, atol=1e-11)
-
-
 def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
     part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x), part).eval()
@@ -132,13 +119,6 @@ def test_indicators_and_many_outputs():
     known = Known(lambda x: x[..., :2] > 0, Two())
     value = RLOO(3)(known.under(q, outputs=1), q, outputs=1)
     torch.testing.assert_close(value, logits.sigmoid()[..., :2])
-
-
-def test_the_logarithm_of_an_expectation():
-    q = bits(normals(4))
-    part = Additive(normals(4, 2).abs())
-    value = log_expectation(RLOO(2), Known(part, part).under(q), q)
-    torch.testing.assert_close(value, Exact()(part, q).log())
 
 
 def test_compiled_estimates_equal_eager_ones():

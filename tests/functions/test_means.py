@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from catlog import Exact, log_expectation
 from catlog.core.view import view
 from catlog.distributions import MarkovChain
-from catlog.functions import Additive, OfSum, Pairwise, Potts
+from catlog.functions import Additive, OfSum, Potts
 from catlog.testing.cases import grid, normals
 from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
@@ -175,13 +175,6 @@ def test_a_function_of_other_variables_is_refused():
     ):
         with pytest.raises(ValueError, match=f"{message}, as f has"):
             Exact()(f, integers(torch.zeros(4, 3)))
-
-
-def test_q_may_have_fewer_categories_than_f():
-    q = integers(normals(4, 2))
-    potts = Potts(normals(4, 4), normals(4, 3))
-    for f in (Additive(normals(4, 3)), Pairwise(normals(4, 3, 4, 3)), potts, OfSum(wave, 3)):
-        assert_close(Exact()(f, q), Exact()(lambda x, f=f: f(x), q))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-import catlog
 from catlog import IndeCateR, functions
 from catlog.core.view import view
-from catlog.distributions import Categoricals
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
@@ -23,7 +21,7 @@ from catlog.functions import (
     Potts,
 )
 from catlog.testing.cases import normals
-from support.laws import KINDS, bits, integers
+from support.laws import bits
 from support.own_tables import assert_right_table, set_normals
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4)}
@@ -237,40 +235,6 @@ def test_a_function_with_another_forward_and_an_old_table_raises_an_error(name: 
     f.neighbours(x)
     with pytest.raises(TypeError, match=f"this {name} was given another forward"):
         patched(f).neighbours(x)
-
-
-# The comparison
-
-LAWS = KINDS | {
-    "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3]),
-    "masked": lambda logits: integers(logits.index_fill(-1, torch.tensor([1]), -torch.inf)),
-}
-
-
-class Wave:
-    """A black box with a table, right or with an error."""
-
-    def __init__(self, k: int, one_hot: bool = False, error: float = 0.0) -> None:
-        self.f = OfSum(lambda s: (0.7 * s).sin() + 100, k, None, one_hot)
-        self.error = error
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.f(x.double())
-
-    def neighbours(self, x: Tensor, *variables: Tensor) -> Tensor:
-        fx = self.f(x.double())[..., None, None]
-        return fx + (1 + self.error) * (self.f.neighbours(x.double(), *variables) - fx)
-
-
-@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
-@pytest.mark.parametrize("kind", LAWS)
-def test_a_wrong_table_is_found_by_check(kind: str, batch: tuple[int, ...]) -> None:
-    q = LAWS[kind](normals(*batch, 4, 3))
-    form = 2 if kind == "bits" else 3, kind == "one-hot"
-    catlog.check(Wave(*form), q)
-    for error in (-1.0, -0.5, 1.0):
-        with pytest.raises(ValueError, match=r"f.neighbours does not agree with f"):
-            catlog.check(Wave(*form, error), q)
 
 
 # Sums in few bits

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FILES = [
     path
@@ -26,21 +24,6 @@ def opens_text(call: ast.Call) -> bool:
     modes = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
     return not any("b" in text and len(text) <= 3 for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ("open('a')", 1),
-        ("p.open('w')", 1),
-        ("p.read_text()", 1),
-        ("open(p, 'rb')", 0),
-        ("p.open(encoding='utf-8')", 0),
-    ],
-)
-def test_calls_without_encoding_are_found(code: str, count: int) -> None:
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    assert sum(map(opens_text, calls)) == count
 
 
 def test_every_text_file_has_an_encoding() -> None:

@@ -1,6 +1,5 @@
 """What importing catlog loads, in a few new processes, since each imports torch."""
 
-import os
 import subprocess
 import sys
 
@@ -28,15 +27,9 @@ sys.meta_path[:] = map(Finder, sys.meta_path)
 
 
 def run(program: str, missing: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program in a new process, where a package may be missing.
-
-    It is without tests/no_bfloat16, which imports torch at the start.
-    """
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = os.pathsep.join(folder for folder in folders if not folder.endswith("no_bfloat16"))
+    """Run a program in a new process, where a package may be missing."""
     command = [sys.executable, "-c", f"MISSING = {[missing]!r}{WITHOUT}{program}"]
-    environment = os.environ | {"PYTHONPATH": kept}
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 PROGRAM = """

@@ -213,18 +213,3 @@ def test_mixed_has_masks_of_two_kinds(size):
     masked = within & ~possible
     assert bool((masked.any(-1) == (torch.tensor(q.cardinalities) > 2)).all())
     assert not torch.equal(masked[0], masked[1])
-
-
-@each_problem
-def test_every_suitable_estimator_accepts_the_problem(name):
-    problem = problems.make(name)
-    q = problem.q()
-    usable = [E() for E in catlog.estimators.ESTIMATORS.values() if view(q).kind in E.supports]
-    usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
-    assert len(usable) >= 12
-    torch.manual_seed(0)
-    for E in usable:
-        value = E(problem.f, problem.q())
-        assert value.shape == q.batch_shape
-        for gradient in gradients(value, problem):
-            assert bool(gradient.isfinite().all()), type(E).__name__

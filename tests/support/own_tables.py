@@ -56,6 +56,7 @@ def functions(batch, d, k, one_hot):
     whole, mixed = torch.tensor([2.0, -1.0, 1.0, 3.0])[:d], torch.tensor([-2, -1, -1, -3])[:d]
     several, one_layer = network(inputs, out=4), set_normals(nn.Sequential(nn.Linear(inputs, 4)))
     cross_entropy = BernoulliCrossEntropy(normals(*batch, 4).sigmoid())
+    binary = BernoulliCrossEntropy(normals(*batch, 4) > 0)  # of another type than the network
     digits = (normals(*batch, d // 2 + 1) + k / 2).clamp(0, k).to(torch.uint8)
     return {
         "additive": lambda: Additive(costs, one_hot),
@@ -80,7 +81,7 @@ def functions(batch, d, k, one_hot):
         "network, chunks": lambda: FirstLayerLinear(network(inputs), None, one_hot, chunk_size=3),
         "network, head": lambda: FirstLayerLinear(several, lambda y: y.logsumexp(-1), one_hot),
         "network, cross-entropy": lambda: FirstLayerLinear(several, cross_entropy, one_hot),
-        "network, one layer": lambda: FirstLayerLinear(one_layer, cross_entropy, one_hot),
+        "network, one layer": lambda: FirstLayerLinear(one_layer, binary, one_hot),
         "numbers, network": lambda: FirstLayerLinear(network(d), categories=k),
         "numbers, network, chunks": lambda: FirstLayerLinear(
             network(d), categories=k, chunk_size=3
