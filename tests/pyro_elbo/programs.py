@@ -106,18 +106,6 @@ def global_and_local() -> Programs:
     return model, lambda: (free("x", 3, seed=12, data=3), free("g", seed=13))
 
 
-def sum_outside_the_plate() -> Programs:
-    """A likelihood outside the plate of the bits, which reads all of them."""
-
-    def model() -> None:
-        with pyro.plate("bits", 3):
-            x = pyro.sample("x", dist.Bernoulli(0.3))
-        scale = pyro.param("scale", torch.tensor(1.3))
-        pyro.sample("y", dist.Normal(x.sum(-1, keepdim=True) * scale, 1.0), obs=torch.tensor(1.7))
-
-    return model, lambda: free("x", 3, seed=13, bits=3)
-
-
 def two_plates() -> Programs:
     """Bits in one plate, one-hot vectors in another; no site depends on both."""
 
@@ -246,7 +234,6 @@ INDEPENDENT = {
     "mixture": mixture,
     "autoencoder": autoencoder,
     "global_and_local": global_and_local,
-    "sum_outside_the_plate": sum_outside_the_plate,
     "two_plates": two_plates,
     "grid": grid,
     "two_summed_plates": two_summed_plates,

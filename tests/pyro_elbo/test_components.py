@@ -77,15 +77,3 @@ def test_connected_sites_are_summed_together() -> None:
 
     elbo = catlog.pyro.ELBO(catlog.Exact())
     assert_same(gradients(elbo, model, guide), brute_force(model, guide))
-
-
-def test_too_many_points_of_dependent_sites() -> None:
-    """The way out is for dependent sites."""
-
-    def program() -> None:
-        x = torch.tensor(0.0)
-        for i in range(25):
-            x = pyro.sample(f"x{i}", dist.Bernoulli(0.3 + 0.4 * x))
-
-    with pytest.raises(ValueError, match=r"Exact: q has .* points.* Use SCateR or RLOO"):
-        catlog.pyro.ELBO(catlog.Exact()).loss(program, program)

@@ -175,10 +175,6 @@ refuses_pair(
     "'z'", "enumeration", "Add it to the guide", "pyro.factor", "TraceEnum_ELBO",
 )  # fmt: skip
 refuses_pair(
-    "more categories in the guide", *map(site, map(dist.Categorical, map(torch.ones, (3, 4)))),
-    "site 'x' has 4 categories in the guide, but 3", "same number", error=ValueError,
-)  # fmt: skip
-refuses_pair(
     "sites that the guide does not have", lambda: (bit(), site(dist.Normal(0.0, 1.0), "z")()), bit,
     "'z'", "Add it to the guide", error=ValueError,
 )  # fmt: skip
@@ -266,11 +262,9 @@ def in_plate(dim: int = -1) -> None:
     ("model", "guide", "message"),
     [
         (site(bernoulli(1, 2, event=2)), site(bernoulli(2, 1, event=2)), "shapes disagree at"),
-        (in_plate, site(bernoulli(2, event=1)), "event_dims disagree at site 'x'"),
-        (site(bernoulli(2)), site(bernoulli(2)), r'(?s)at site "x".*pyro\.plate.*\.to_event'),
         (partial(in_plate, -2), partial(in_plate, -2), r'(?s)site "x".*max_plate_nesting .*2'),
     ],
-    ids=["shapes", "event dimensions", "batches without a plate", "plates"],
+    ids=["shapes", "plates"],
 )
 def test_errors_are_those_of_pyro(model: Program, guide: Program, message: str) -> None:
     for loss in (catlog.pyro.ELBO, Trace_ELBO):
@@ -278,28 +272,11 @@ def test_errors_are_those_of_pyro(model: Program, guide: Program, message: str) 
             loss(max_plate_nesting=1).differentiable_loss(model, guide)
 
 
-def with_plate() -> None:
-    for _ in pyro.plate("data", 1):
-        bit()
-
-
-@pytest.mark.parametrize(
-    ("guide", "message"),
-    [
-        (lambda: (bit(), site(dist.Normal(0.0, 1.0), "extra")()), "Found non-auxiliary vars"),
-        (with_plate, "Found plate statements in guide but not model"),
-    ],
-)
-def test_warnings_are_those_of_pyro(guide: Program, message: str) -> None:
-    """A site, and a plate, that the guide has and the model lacks."""
+def test_extra_sites_are_named_as_by_pyro_and_baselines_ignored_with_a_warning() -> None:
+    extra = site(dist.Normal(0.0, 1.0), "extra")
     for elbo in (catlog.pyro.ELBO(catlog.SCateR(1)), Trace_ELBO()):
-        with pytest.warns(UserWarning, match=message):
-            elbo.differentiable_loss(bit, guide)
-    with pyro.validation_enabled(False):
-        catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, guide)
-
-
-def test_auxiliary_sites_are_taken_and_baselines_ignored_with_a_warning() -> None:
+        with pytest.warns(UserWarning, match="Found non-auxiliary vars"):
+            elbo.differentiable_loss(bit, lambda: (bit(), extra()))
     extra = site(dist.Normal(0.0, 1.0), "extra", is_auxiliary=True)
     catlog.pyro.ELBO(catlog.SCateR(1)).differentiable_loss(bit, lambda: (bit(), extra()))
     guide = partial(bit, baseline={"use_decaying_avg_baseline": True})

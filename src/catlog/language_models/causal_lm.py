@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..core.categories import widened
 from ..core.checks import check_count, check_flag, refusal
-from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
 from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
 from ..distributions.prompted import Prompted, checked_prompts
@@ -83,11 +82,6 @@ class CausalLM(Autoregressive):
         mask = checked_prompts(
             "CausalLM", "prompt_ids", prompt_ids, "attention_mask", attention_mask
         )
-        is_known = (prompt_ids >= 0) & (prompt_ids < vocabulary)
-        if can_inspect(True, prompt_ids) and not bool(is_known.all()):
-            claim = f"be from 0 to {vocabulary - 1}, the model's tokens"
-            but, remedy = "others were given", "Use the model's own tokeniser."
-            raise refusal("CausalLM: `prompt_ids`", claim, but, remedy)
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
@@ -156,19 +150,11 @@ def call(
     if "logits_to_keep" in signature(model.forward).parameters:
         options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
     if use_cache and cache is not None:
-        options["past_key_values"] = filled_cache(cache)
+        from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
+
+        options["past_key_values"] = DynamicCache(cache)
     output = model(tokens, **options, use_cache=use_cache)
     return widened(output.logits), keys_and_values(output) if use_cache else ()
-
-
-def filled_cache(cache: Cache) -> Any:
-    """Return a cache of transformers that holds these keys and values."""
-    from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
-
-    filled = DynamicCache()
-    for layer, (keys, values) in enumerate(cache):
-        filled.update(keys, values, layer)
-    return filled
 
 
 def keys_and_values(output: Any) -> Cache:

@@ -1,8 +1,7 @@
 """Advantages of sampled completions, by group: numbers in, numbers out."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -19,8 +18,6 @@ NEEDS = {"criticater": "tokens", "vineppo": "values"}  # the argument that an es
 RIDGE = 3.0  # CritiCateR's
 CHUNK = 64  # tokens at once: 64 kernel matrices per group
 Labels = Tensor | Sequence[Hashable] | Iterable[Hashable]
-Scores = Float[Tensor, "groups size"]
-Present = Bool[Tensor, "groups size"]
 
 
 @torch.no_grad()
@@ -103,31 +100,28 @@ def advantages(
     scores = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if rewards.dim() == 2 and is_alive is not None:
         scores = torch.where(is_alive, scores, 0.0).sum(-1)
+    rows, present, places = grouped(groups, len(rewards), rewards.device)
+
+    def by_group(numbers: Tensor | None) -> Any:
+        if numbers is None:
+            return None
+        is_row = present.view(*present.shape, *[1] * (numbers.dim() - 1))
+        return torch.where(is_row, numbers[rows], torch.zeros_like(numbers[:1]))
+
+    mine, token_mask, texts, known = map(by_group, (scores, is_alive, tokens, values))
+    group = Group(mine, token_mask, texts, known, present, epsilon)
     remedy = "Give a failed completion a reward of its own, or leave its row out."
-    finite, but = "be finite, also in sum over a row", "they hold NaN or inf"
-    check(scores.isfinite(), "rewards", finite, but, remedy)
+    finite = f"be finite, also the sums of their squares in {scores.dtype}"
+    is_finite = group.scores.square().sum(-1).isfinite()
+    check(is_finite, "rewards", finite, "they hold NaN, inf or too large numbers", remedy)
     if values is not None:
         check(~values.isinf(), "values", "be finite, or NaN where there is none", "they hold inf")
-    members = grouped(groups, len(rewards), rewards.device)
     pairs = f"have at least two rows each for {estimator!r}"
     remedy = "Sample more completions per prompt, or use estimator='reinforce'."
-    is_pair = members.present.sum(-1) > (estimator != "reinforce")
+    is_pair = present.sum(-1) > (estimator != "reinforce")
     check(is_pair, "groups", pairs, "one has a single row", remedy)
 
-    by_group = members.gather(scores)
-    unit = power_of_two(by_group.abs().amax(-1, keepdim=True))
-    by_group = by_group / unit
-    if tokens is not None and is_alive is not None:  # criticater
-        texts = members.gather(tokens), members.gather(is_alive)
-        residuals = left_out_residuals(by_group, members.present, *texts)
-        result = members.scatter(residuals * unit.unsqueeze(-1))
-    elif values is not None and is_alive is not None:  # vineppo
-        baseline = members.scatter(mean_of_others(by_group, members.present) * unit)
-        result = changes_of_value(scores, baseline, values.to(scores.dtype), is_alive)
-    elif estimator == "grpo":
-        result = members.scatter(standardised(by_group, members.present, epsilon / unit))
-    else:
-        result = members.scatter(per_row(by_group, members.present, estimator) * unit)
+    result = METHODS[estimator](group).flatten(0, 1)[places]
     if is_alive is not None:
         per_position = result if result.dim() == 2 else result.unsqueeze(-1)
         result = torch.where(is_alive, per_position, 0.0)
@@ -138,47 +132,125 @@ def advantages(
     return result
 
 
+class Group(NamedTuple):
+    """The rows of all groups, padded to the largest group by rows of zeros.
+
+    Attributes:
+        scores: the reward of every row.
+        mask: where a token counts.
+        tokens: of the completions.
+        values: estimates of the expected score given the tokens *before* each position, NaN where
+            there is none.
+        present: where there is a row.
+        epsilon: GRPO's.
+    """
+
+    scores: Float[Tensor, "groups size"]
+    mask: Bool[Tensor, "groups size length"]
+    tokens: Int64[Tensor, "groups size length"]
+    values: Float[Tensor, "groups size length"]
+    present: Bool[Tensor, "groups size"]
+    epsilon: float
+
+    def from_first(self) -> Float[Tensor, "groups size"]:
+        """Return the scores less that of the group's first row.
+
+        So equal rewards have advantages of exactly 0, and large ones lose no digits.
+        """
+        return torch.where(self.present, self.scores - self.scores[:, :1], 0.0)
+
+    def rloo(self) -> Float[Tensor, "groups size"]:
+        """Return the score less the mean over the other rows of the group."""
+        scores, count = self.from_first(), self.present.sum(-1, keepdim=True)
+        return scores - (scores.sum(-1, keepdim=True) - scores) / (count - 1)
+
+    def dr_grpo(self) -> Float[Tensor, "groups size"]:
+        """Return the score less the mean over the group."""
+        scores, count = self.from_first(), self.present.sum(-1, keepdim=True)
+        return torch.where(self.present, scores - scores.sum(-1, keepdim=True) / count, 0.0)
+
+    def grpo(self) -> Float[Tensor, "groups size"]:
+        """Return the advantages of Dr. GRPO over the standard deviation plus ``epsilon``."""
+        centred, count = self.dr_grpo(), self.present.sum(-1, keepdim=True)
+        deviation = (centred.square().sum(-1, keepdim=True) / (count - 1)).sqrt()
+        # Equal rewards have no deviation, and the advantage 0 even with epsilon=0.
+        return torch.where(deviation > 0, centred / (deviation + self.epsilon), 0.0)
+
+    def vineppo(self) -> Float[Tensor, "groups size length"]:
+        """Return the next known value after each token minus the last known value before it.
+
+        The value after the last known one is the score, and the value before the first one is the
+        mean over the other rows.
+        """
+        length = self.values.shape[-1]
+        is_known = self.mask & ~self.values.isnan()
+        known = torch.where(is_known, self.values, 0.0).to(self.scores.dtype)
+        position = torch.arange(length, device=known.device).expand_as(known)
+        last = torch.where(is_known, position, -1).cummax(-1).values
+        baseline = (self.scores - self.rloo()).unsqueeze(-1)
+        before = torch.where(last >= 0, known.gather(-1, last.clamp(min=0)), baseline)
+        first = torch.where(is_known, position, length).flip(-1).cummin(-1).values.flip(-1)
+        beyond = torch.full_like(first[..., :1], length)
+        following = torch.cat([first[..., 1:], beyond], -1)
+        after = known.gather(-1, following.clamp(max=length - 1))
+        return torch.where(following < length, after, self.scores.unsqueeze(-1)) - before
+
+    def criticater(self) -> Float[Tensor, "groups size length"]:
+        r"""Return for every row and token the score minus a prediction from the tokens before it.
+
+        The prediction is a ridge regression with an intercept. Its kernel :math:`K_t(n, m)` counts
+        the tokens before t in which rows n and m agree. It is fitted to the *other* rows of the
+        group. Leaving row n out needs no second fit:
+
+        .. math::
+            \frac{(M_t r)_n}{(M_t)_{nn}}, \qquad M_t = A_t - \frac{A_t 1 1^\top A_t}{1^\top A_t 1},
+            \qquad A_t = (K_t + 3 I)^{-1}
+
+        Before the first token :math:`K_t = 0`, and this is RLOO.
+
+        Cost: one factorisation of a matrix of the group's size per token.
+        """
+        # A row that is not present agrees with none and is not summed over.
+        ones = self.present.to(torch.float64).unsqueeze(1).unsqueeze(-1)  # [groups, 1, size, 1]
+        target = self.scores.to(torch.float64).unsqueeze(1).unsqueeze(-1) * ones
+        identity = torch.eye(ones.shape[-2], dtype=torch.float64, device=ones.device)
+        agreement = torch.zeros_like(identity).expand(len(ones), *identity.shape)
+        residuals = []
+        chunks = zip(self.tokens.split(CHUNK, -1), self.mask.split(CHUNK, -1), strict=True)
+        for chunk, is_chosen in chunks:
+            chunk, is_chosen = chunk.transpose(1, 2), is_chosen.transpose(1, 2)
+            is_equal = chunk.unsqueeze(-1) == chunk.unsqueeze(-2)
+            is_equal = is_equal & is_chosen.unsqueeze(-1) & is_chosen.unsqueeze(-2)
+            counts = is_equal.to(torch.float64).cumsum(1)  # [groups, chunk, size, size]
+            before = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, :-1]], 1)
+            factor = inverse_factor(before + agreement.unsqueeze(1) + RIDGE * identity)
+            inverse = factor.mT @ factor
+            weights = inverse @ ones
+            total = (ones * weights).sum((-1, -2), keepdim=True)
+            centred = inverse - weights @ weights.mT / total
+            residual = (centred @ target).squeeze(-1)
+            scale = centred.diagonal(dim1=-2, dim2=-1)
+            residuals.append(residual / torch.where(self.present.unsqueeze(1), scale, 1.0))
+            agreement = agreement + is_equal.sum(1)
+        return torch.cat(residuals, 1).transpose(1, 2).to(self.scores.dtype)
+
+
+METHODS: dict[str, Callable[[Group], Tensor]] = {
+    "reinforce": lambda group: group.scores,
+    "rloo": Group.rloo,
+    "criticater": Group.criticater,
+    "vineppo": Group.vineppo,
+    "dr_grpo": Group.dr_grpo,
+    "grpo": Group.grpo,
+}
+
+
 def require(
     is_right: bool, argument: str, claim: str, but: str, remedy: str = "", kind: Any = ValueError
 ) -> None:
     """Raise unless an argument is as claimed."""
     if not is_right:
         raise refusal(f"{OWNER}: `{argument}`", claim, but, remedy, kind)
-
-
-def power_of_two(numbers: Tensor) -> Tensor:
-    """Return a power of two near every number.
-
-    Dividing by it is exact, and then sums and squares do not overflow.
-    """
-    return torch.ldexp(torch.ones_like(numbers), torch.frexp(numbers).exponent - 1)
-
-
-def per_row(scores: Scores, present: Present, estimator: str) -> Scores:
-    """Return one advantage per row."""
-    if estimator == "reinforce":
-        return scores
-    # Differences from the first row: equal rewards are exactly 0, and large ones lose no digits.
-    scores = torch.where(present, scores - scores[:, :1], 0.0)
-    if estimator == "rloo":
-        return scores - mean_of_others(scores, present)
-    count = present.sum(-1, keepdim=True)
-    return torch.where(present, scores - scores.sum(-1, keepdim=True) / count, 0.0)
-
-
-def standardised(scores: Scores, present: Present, epsilon: Tensor) -> Scores:
-    """Return GRPO's advantages: those of Dr. GRPO over the standard deviation plus ``epsilon``."""
-    centred = per_row(scores, present, "dr_grpo")
-    count = present.sum(-1, keepdim=True)
-    deviation = (centred.square().sum(-1, keepdim=True) / (count - 1)).sqrt()
-    # Equal rewards have no deviation, and the advantage 0 even with epsilon=0.
-    return torch.where(deviation > 0, centred / (deviation + epsilon), 0.0)
-
-
-def mean_of_others(scores: Scores, present: Present) -> Scores:
-    """Return for every row the mean over the other rows of its group."""
-    count = present.sum(-1, keepdim=True)
-    return (scores.sum(-1, keepdim=True) - scores) / (count - 1)
 
 
 def checked_mask(
@@ -193,16 +265,17 @@ def checked_mask(
     Without a mask all tokens count. Their number is unknown (None) if rewards are given per row.
     """
     check_is_tensor(OWNER, "rewards", rewards, "[rows] or [rows, length]")
+    claim = "hold floats of shape [rows] or [rows, length], at least one"
+    but = f"they are {rewards.dtype} of shape {tuple(rewards.shape)}"
+    remedy = "Flatten prompts and completions to rows and pass `groups`, or use `float()`."
     is_matrix = rewards.dim() == 2
-    claim = "have shape [rows] or [rows, length] with at least one entry"
-    remedy = "Flatten prompts and completions to rows, and pass `groups`."
-    is_right = rewards.dim() in (1, 2) and rewards.numel() > 0
-    require(is_right, "rewards", claim, f"it is {tuple(rewards.shape)}", remedy)
+    is_right = rewards.dim() in (1, 2) and rewards.numel() > 0 and rewards.is_floating_point()
+    require(is_right, "rewards", claim, but, remedy)
     if mask is None and is_matrix:
         mask = torch.ones_like(rewards, dtype=torch.bool)
-    arguments = {"rewards": rewards, "mask": mask, "tokens": tokens, "values": values}
+    others = {"mask": mask, "tokens": tokens, "values": values}
     for owner, name in NEEDS.items():
-        state = "missing" if arguments[name] is None else "given"
+        state = "missing" if others[name] is None else "given"
         claim = f"be given with estimator={owner!r}, and with no other"
         is_right = (state == "given") == (estimator == owner)
         require(is_right, name, claim, f"it is {state} with {estimator!r}")
@@ -210,153 +283,51 @@ def checked_mask(
     require(mask is not None or estimator not in NEEDS, "mask", claim, "it is None", remedy)
     length = getattr(rewards if is_matrix else mask, "shape", ())[1:]
     remedy = "It has an entry for each token of the completions, without the prompt."
-    for name, value in arguments.items():
-        if value is None:
-            continue
-        check_is_tensor(OWNER, name, value, "[rows, length]")
-        check_device(f"{OWNER}: `{name}`", value, rewards.device, "`rewards`")
-        kind = "integers" if name == "tokens" else "floats"
-        is_right = name == "mask" or value.is_floating_point() == (kind == "floats")
-        change = "Use its method `float()` or `long()`."
-        require(is_right, name, f"hold {kind}", f"it holds {value.dtype}", change, TypeError)
-        is_same = value.dim() == 2 and value.shape == (len(rewards), *length)
-        claim = f"have shape ({len(rewards)}, length), as all others"
-        require(value is rewards or is_same, name, claim, f"it is {tuple(value.shape)}", remedy)
+    for name, value in others.items():
+        if value is not None:
+            check_is_tensor(OWNER, name, value, "[rows, length]")
+            check_device(f"{OWNER}: `{name}`", value, rewards.device, "`rewards`")
+            is_right = value.dim() == 2 and value.shape == (len(rewards), *length)
+            claim = f"have shape ({len(rewards)}, length), as all others"
+            require(is_right, name, claim, f"it is {tuple(value.shape)}", remedy)
     return None if mask is None else mask.bool()
 
 
-@dataclass(frozen=True)
-class Groups:
-    """The rows of every group, padded to the largest group.
-
-    Attributes:
-        rows: the numbers of the rows; 0 where a group has fewer rows than the largest one.
-        present: where ``rows`` holds a row.
-        places: where each row stands in ``rows``, flattened.
-    """
-
-    rows: Int64[Tensor, "groups size"]
-    present: Present
-    places: Int64[Tensor, " count"]
-
-    def gather(self, values: Tensor) -> Tensor:
-        """Return values per row, ``[rows, *rest]``, by group, ``[groups, size, *rest]``."""
-        present = self.present.view(*self.present.shape, *[1] * (values.dim() - 1))
-        return torch.where(present, values[self.rows], torch.zeros_like(values[:1]))
-
-    def scatter(self, values: Tensor) -> Tensor:
-        """Return values by group, ``[groups, size, *rest]``, per row, ``[rows, *rest]``."""
-        return values.flatten(0, 1)[self.places]
-
-
-def grouped(groups: object, count: int, device: torch.device) -> Groups:
-    """Return the groups of ``count`` rows.
+def grouped(
+    groups: Any, count: int, device: torch.device
+) -> tuple[Int64[Tensor, "groups size"], Bool[Tensor, "groups size"], Int64[Tensor, " count"]]:
+    """Return the rows of every group, padded, where there are some, and the place of each row.
 
     ``groups`` is None (one group), a number of consecutive rows per group, or a label per row. A
     tensor of labels is copied to the CPU.
 
-    >>> grouped(["b", "a", "b"], 3, torch.device("cpu")).rows
+    >>> grouped(["b", "a", "b"], 3, torch.device("cpu"))[0]
     tensor([[0, 2],
             [1, 0]])
     """
-    if groups is None:
-        groups = count
+    groups = count if groups is None else groups
     if isinstance(groups, int) and not isinstance(groups, bool):
         claim, remedy = f"divide the {count} rows of `rewards`", "Or pass a label per row."
         require(groups > 0 and count % groups == 0, "groups", claim, f"it is {groups}", remedy)
         order = torch.arange(count, device=device)
         rows = order.view(-1, groups)
-        return Groups(rows, torch.ones_like(rows, dtype=torch.bool), order)
+        return rows, torch.ones_like(rows, dtype=torch.bool), order
+    # Entries of a NumPy array or of a tensor become Python values, which are hashable.
+    entries = groups.tolist() if hasattr(groups, "tolist") else groups
+    is_right = hasattr(entries, "__len__") and not isinstance(entries, str)
+    claim = "be None, a number of rows per group (an int), or one label per row"
+    require(is_right, "groups", claim, f"{type(groups).__name__} was given", kind=TypeError)
+    labels: list[Any] = [
+        entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries
+    ]
+    is_right = len(labels) == count and all(isinstance(label, Hashable) for label in labels)
+    kinds = sorted({type(label).__name__ for label in labels})
+    claim = f"hold one label for each of the {count} rows of `rewards`, in one dimension"
+    require(is_right, "groups", claim, f"it holds {len(labels)} of {kinds}")
     members: dict[Hashable, list[int]] = {}
-    for row, label in enumerate(labels(groups, count)):
+    for row, label in enumerate(labels):
         members.setdefault(label, []).append(row)
     rows = pad_sequence([torch.tensor(part) for part in members.values()], True, -1)
     present = rows >= 0
     places = present.flatten().nonzero().squeeze(1)[rows[present].argsort()]
-    return Groups(rows.clamp(min=0).to(device), present.to(device), places.to(device))
-
-
-def labels(groups: Any, count: int) -> list[Hashable]:
-    """Return one hashable label per row, or raise an error."""
-    is_meta = getattr(groups, "is_meta", False)
-    # Entries of a NumPy array or of a tensor become Python values, which are hashable.
-    entries = groups.tolist() if hasattr(groups, "tolist") and not is_meta else groups
-    is_right = hasattr(entries, "__len__") and not isinstance(entries, str) and not is_meta
-    claim = "be None, a number of rows per group (an int), or one label per row (not on meta)"
-    require(is_right, "groups", claim, f"{type(groups).__name__} was given", kind=TypeError)
-    entries = [entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries]
-    is_right = len(entries) == count and all(isinstance(entry, Hashable) for entry in entries)
-    kinds = sorted({type(entry).__name__ for entry in entries})
-    claim = f"hold one label for each of the {count} rows of `rewards`, in one dimension"
-    require(is_right, "groups", claim, f"it holds {len(entries)} of {kinds}")
-    return entries
-
-
-def left_out_residuals(
-    scores: Scores,
-    present: Present,
-    tokens: Int64[Tensor, "groups size length"],
-    mask: Bool[Tensor, "groups size length"],
-) -> Float[Tensor, "groups size length"]:
-    r"""Return for every row and token the score minus a prediction from the tokens before it.
-
-    The prediction is a ridge regression with an intercept. Its kernel :math:`K_t(n, m)` counts the
-    tokens before t in which rows n and m agree. It is fitted to the *other* rows of the group.
-    Leaving row n out needs no second fit:
-
-    .. math::
-        \frac{(M_t r)_n}{(M_t)_{nn}}, \qquad M_t = A_t - \frac{A_t 1 1^\top A_t}{1^\top A_t 1},
-        \qquad A_t = (K_t + 3 I)^{-1}
-
-    Before the first token :math:`K_t = 0`, and this is RLOO.
-
-    Cost: one factorisation of a matrix of the group's size per token.
-    """
-    # A row that is not present agrees with none and is not summed over.
-    ones = present.to(torch.float64).unsqueeze(1).unsqueeze(-1)  # [groups, 1, size, 1]
-    target = scores.to(torch.float64).unsqueeze(1).unsqueeze(-1) * ones
-    identity = torch.eye(scores.shape[-1], dtype=torch.float64, device=scores.device)
-    agreement = torch.zeros_like(identity).expand(scores.shape[0], *identity.shape)
-    residuals = []
-    for chunk, is_chosen in zip(tokens.split(CHUNK, -1), mask.split(CHUNK, -1), strict=True):
-        chunk, is_chosen = chunk.transpose(1, 2), is_chosen.transpose(1, 2)
-        is_equal = chunk.unsqueeze(-1) == chunk.unsqueeze(-2)
-        is_equal = is_equal & is_chosen.unsqueeze(-1) & is_chosen.unsqueeze(-2)
-        counts = is_equal.to(torch.float64).cumsum(1)  # [groups, chunk, size, size]
-        before = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, :-1]], 1)
-        factor = inverse_factor(before + agreement.unsqueeze(1) + RIDGE * identity)
-        inverse = factor.mT @ factor
-        weights = inverse @ ones
-        total = (ones * weights).sum((-1, -2), keepdim=True)
-        centred = inverse - weights @ weights.mT / total
-        residual = (centred @ target).squeeze(-1)
-        scale = centred.diagonal(dim1=-2, dim2=-1)
-        residuals.append(residual / torch.where(present.unsqueeze(1), scale, 1.0))
-        agreement = agreement + is_equal.sum(1)
-    return torch.cat(residuals, 1).transpose(1, 2).to(scores.dtype)
-
-
-def changes_of_value(
-    scores: Float[Tensor, " rows"],
-    baseline: Float[Tensor, " rows"],
-    values: Float[Tensor, "rows length"],
-    mask: Bool[Tensor, "rows length"],
-) -> Float[Tensor, "rows length"]:
-    """Return the next known value after each token minus the last known value before it.
-
-    ``values`` holds estimates of the expected score given the tokens *before* each position, NaN
-    where there is none. The value after the last known one is the score, and the value before the
-    first one is the baseline.
-    """
-    length = values.shape[-1]
-    is_known = mask & ~values.isnan()
-    known = torch.where(is_known, values, 0.0)
-    position = torch.arange(length, device=values.device).expand_as(values)
-    last = torch.where(is_known, position, -1).cummax(-1).values
-    before = known.gather(-1, last.clamp(min=0))
-    before = torch.where(last >= 0, before, baseline.unsqueeze(-1))
-    first = torch.where(is_known, position, length).flip(-1).cummin(-1).values.flip(-1)
-    beyond = torch.full_like(first[:, :1], length)
-    following = torch.cat([first[:, 1:], beyond], -1)
-    after = known.gather(-1, following.clamp(max=length - 1))
-    return torch.where(following < length, after, scores.unsqueeze(-1)) - before
+    return rows.clamp(min=0).to(device), present.to(device), places.to(device)

@@ -16,19 +16,9 @@ from ..core.categories import Kind
 from ..core.checks import check_choice, check_count
 from ..core.estimator import Estimator
 from ..estimators import IndeCateR
-from .runs import (
-    OWNER,
-    Nodes,
-    Program,
-    Programs,
-    batch_shape,
-    drawn,
-    log_prob,
-    plates,
-    with_dimensions,
-)
+from .runs import OWNER, Nodes, Program, Programs, Values, drawn, log_prob, with_dimensions
 from .sites import GuideSites, JointSites, check_estimator, discrete_sites
-from .structure import Chain, ChangedSiteError, Group, Structure, Term, check_same, discover
+from .structure import ChangedSiteError, Group, Structure, discover
 
 Noise = Literal["shared", "stratified"]
 
@@ -163,13 +153,10 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         ``key`` is the model and the guide, without a plate for particles.
         """
         if self._known is not None and self._known[0] == key:
-            structure = self._known[1]
             with suppress(ChangedSiteError):
-                nodes = structure.run_guide(programs, self.estimator)
-                return _Estimate(programs, structure, nodes, self.noise).total()
-        nodes = programs.run("guide", {})
-        structure = discover(programs, nodes, self.estimator, is_validation_enabled())
-        total = _Estimate(programs, structure, nodes, self.noise).total()
+                return _Estimate(programs, self._known[1], self.noise).total()
+        structure = discover(programs, self.estimator)
+        total = _Estimate(programs, structure, self.noise).total()
         self._known = (key, structure)
         return total
 
@@ -185,96 +172,89 @@ def _check_support(x: Tensor, group: Group) -> None:
 
 
 class _Estimate:
-    """One estimate, given the sites of one run of the guide: the recursion over groups."""
+    """One estimate, from one draw of the guide: the recursion over groups."""
 
-    def __init__(
-        self, programs: Programs, structure: Structure, nodes: Nodes, noise: Noise
-    ) -> None:
-        unshared = structure.leaves if noise == "stratified" else frozenset()
-        self.programs = replace(programs, coupled=structure.coupled, unshared=unshared)
+    def __init__(self, programs: Programs, structure: Structure, noise: Noise) -> None:
+        self.nodes = structure.draw(programs)
+        self.discrete = discrete_sites(self.nodes)
         self.structure = structure
-        self.nodes = nodes
-        self.discrete = set(discrete_sites(nodes))
+        if noise == "stratified":  # but a site before a discrete one, and f, see the same value
+            names = list(self.nodes)
+            last = max(map(names.index, self.discrete), default=0)
+            programs = replace(programs, unshared=frozenset(names[last:]))
+        self.programs = programs
 
     def total(self) -> Tensor:
         """Return the ELBO."""
-        terms = self._terms(self.structure.terms, self.nodes)
-        for chain in self.structure.chains:
-            terms.append(self._expectation(chain, self.nodes, torch.Size()))
-        return sum((term.sum() for term in terms), torch.zeros(()))
+        kept = torch.Size([1] * self.programs.nesting)
+        return self._sum(self.structure.bound, self.nodes, torch.Size(), kept).sum()
+
+    def _sum(
+        self, group: Group, nodes: Nodes, rows: torch.Size, kept: torch.Size
+    ) -> Float[Tensor, "*rows_and_plates"]:
+        """Return the part of the bound that depends on a group, whose sites have values."""
+        terms = self._terms(group, nodes)
+        terms += [self._expectation(inner, nodes, rows) for inner in group.inner]
+        total = torch.zeros(())
+        for term in terms:
+            summed = [dim for dim in range(-len(kept), 0) if dim not in group.kept]
+            term = with_dimensions(term, len(kept), 0)
+            total = total + (term.sum(summed, keepdim=True) if summed else term)
+        return total.expand(rows + kept)
 
     def _expectation(
-        self, chain: Chain, nodes: Nodes, rows: torch.Size
+        self, group: Group, nodes: Nodes, rows: torch.Size
     ) -> Float[Tensor, "*rows_and_plates"]:
-        """Return the expectation over a chain of groups, given the guide's sites.
+        """Return the expectation over a group, given the guide's sites.
 
-        ``rows`` are those of earlier groups. Plates that the first group does not keep have size 1.
+        ``rows`` are those of outer groups. Plates that the group does not keep have size 1.
         """
-        group, later = chain[0], chain[1:]
-        nesting = self.programs.nesting
-        sizes = {dim: size for _, dim, size in plates(nodes[group.sites[0]]) if dim in group.kept}
-        kept = torch.Size(sizes.get(dim, 1) for dim in range(-nesting, 0))
-        summed = [dim for dim in range(-nesting, 0) if dim not in sizes]
-        coupled = self.structure.coupled
-        fixed = {name: x for name, x in drawn(nodes).items() if name not in coupled}
+        estimator, nesting = group.estimator, self.programs.nesting
+        fixed = {name: nodes[name]["value"] for name in self.discrete}
 
         def sites_of(run: Nodes) -> JointSites:
             own = {name: run[name] for name in group.sites}
-            return JointSites(own, nesting, group.joint, any(group.parents))
+            return JointSites(own, nesting, group.kept, group.is_ordered)
+
+        def run_guide(values: Values) -> Nodes:
+            return self.programs.run("guide", fixed | values)
 
         sites = sites_of(nodes)
 
         def f(x: Tensor) -> Tensor:
-            if sites.form != Kind.INDEX and group.estimator.differentiates_f:
+            if sites.form != Kind.INDEX and estimator.differentiates_f:
                 _check_support(x.detach(), group)
-            values, lead = sites.values(x), x.shape[:1] + rows
+            values = sites.values(x)
             if group.has_children:
-                inner: Nodes = self.programs.run("guide", fixed | values)
+                inner = run_guide(values)
+                self.structure.check("guide", frozenset(group.sites), inner)
             else:
                 points = {name: {**nodes[name], "value": x} for name, x in values.items()}
                 inner = {**nodes, **points}
-            terms = self._terms(group.terms, inner, group.sites)
-            if later:
-                terms.append(self._expectation(later, inner, lead))
-            total = terms[0].new_zeros(lead + kept)
-            for term in terms:
-                term = with_dimensions(term, nesting, 0)
-                total = total + (term.sum(summed, keepdim=True) if summed else term)
-            return total
+            return self._sum(group, inner, x.shape[:1] + rows, sites.kept)
 
-        # It estimates later groups, or draws the noise of continuous sites.
-        f.is_noisy = bool(later or self.programs.unshared)  # type: ignore[attr-defined]
-        if not any(group.parents):
-            return group.estimator(f, sites.independent(rows + kept))
+        # It estimates inner groups, or draws the noise of continuous sites.
+        f.is_noisy = bool(group.inner or self.programs.unshared)  # type: ignore[attr-defined]
+        batch = rows + sites.kept
+        if not group.is_ordered:
+            return estimator(f, sites.independent(batch))
 
         def tables(x: Tensor) -> list[Tensor]:
-            run = self.programs.run("guide", fixed | sites.values(x))
-            return sites_of(run).tables(x.shape[:-1])
+            return sites_of(run_guide(sites.values(x))).tables(x.shape[:-1])
 
-        return group.estimator(f, GuideSites(sites, tables, group.parents, rows + kept))
+        return estimator(f, GuideSites(sites, tables, batch, self.structure.childless))
 
-    def _terms(
-        self, terms: tuple[Term, ...], nodes: Nodes, sites: tuple[str, ...] = ()
-    ) -> list[Tensor]:
-        """Return the log-probabilities of terms, those of the guide negated.
+    def _terms(self, group: Group, nodes: Nodes) -> list[Tensor]:
+        """Return the log-probabilities of a group's terms, those of the guide negated.
 
-        ``sites`` are those of the group whose values the guide's ``nodes`` have. The guide's score
-        has mean zero, so it is left out for discrete sites.
+        The guide's score has mean zero, so it is left out for discrete sites.
         """
         model: Nodes = {}
-        if any(program == "model" for program, _ in terms):
+        if any(program == "model" for program, _ in group.terms):
             model = self.programs.run("model", drawn(nodes))
-            # An estimator may evaluate a single row, which only the number of dimensions shows.
-            found = {
-                ("model", name): (
-                    len(batch_shape(node)),
-                    [frame[:2] for frame in node["cond_indep_stack"]],
-                )
-                for name, node in model.items()
-            }
-            check_same(found, self.structure.shapes.setdefault(sites, found))
+            self.structure.check("model", frozenset(group.sites), model)
         values = []
-        for program, name in terms:
+        for program, name in group.terms:
             value = log_prob(model[name]) if program == "model" else -log_prob(nodes[name])
             is_score = program == "guide" and name in self.discrete
             values.append(value.detach() if is_score else value)

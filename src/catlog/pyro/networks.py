@@ -1,11 +1,12 @@
 """Networks that take one batch dimension, called with rows and plates."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def rows(
@@ -45,30 +46,25 @@ def rows(
                 f"rows: `event_dims` = {event_dims} has {len(dims)} numbers, but there are "
                 f"{len(args)} positional arguments. Give one number per argument."
             )
-        leaves, spec = tree_flatten(args)
-        positions = [i for i, arg in enumerate(args) for _ in tree_leaves(arg)]
-        parts = [
-            _parts(leaf, dims[i], i) if isinstance(leaf, Tensor) else None
-            for leaf, i in zip(leaves, positions, strict=True)
-        ]
-        batch = torch.broadcast_shapes(*(part[0] for part in parts if part))
-        flat = [
-            leaf.expand(batch + part[1]).reshape(batch.numel(), *part[1]) if part else leaf
-            for leaf, part in zip(leaves, parts, strict=True)
-        ]
-        outputs = module(*tree_unflatten(flat, spec), **kwargs)
+        tensors = [(x, n) for arg, n in zip(args, dims, strict=True) for x in tree_leaves(arg)]
+        tensors = [(x, n) for x, n in tensors if isinstance(x, Tensor)]
+        for x, n in tensors:
+            if x.dim() < n:
+                raise ValueError(
+                    f"rows: an argument has shape {tuple(x.shape)}, fewer dimensions than "
+                    f"`event_dims` = {event_dims}. Pass event_dims={x.dim()}, or a tuple of one "
+                    "number per argument."
+                )
+        batch = torch.broadcast_shapes(*(x.shape[: x.dim() - n] for x, n in tensors))
+
+        def flat(x: Tensor, n: int) -> Tensor:
+            event = x.shape[x.dim() - n :]
+            return x.expand(batch + event).reshape(batch.numel(), *event)
+
+        args = tuple(
+            tree_map_only(Tensor, partial(flat, n=n), x) for x, n in zip(args, dims, strict=True)
+        )
+        outputs = module(*args, **kwargs)
         return tree_map_only(Tensor, lambda x: x.reshape(batch + x.shape[1:]), outputs)
 
     return with_rows
-
-
-def _parts(value: Tensor, event_dims: int, position: int) -> tuple[torch.Size, torch.Size]:
-    """Return the shape of the rows and plates of a positional argument, and that of an event."""
-    batch_dims = value.dim() - event_dims
-    if batch_dims < 0:
-        raise ValueError(
-            f"rows: argument {position} has shape {tuple(value.shape)}, fewer dimensions than "
-            f"`event_dims` = {event_dims}. Pass event_dims={value.dim()}, or a tuple of one number "
-            "per argument."
-        )
-    return value.shape[:batch_dims], value.shape[batch_dims:]

@@ -25,7 +25,7 @@ Node = dict[str, Any]  # a site of a trace
 Nodes = Mapping[str, Node]  # the sites of a run, in order
 Program = Callable[..., Any]
 Plate = tuple[str, int, int]  # the name of a plate, its dimension from the right, and its size
-Values = Mapping[str, Tensor]
+Values = dict[str, Tensor]
 Names = frozenset[str]
 NONE: Names = frozenset()
 
@@ -40,11 +40,12 @@ class Programs:
         args: positional arguments of both.
         kwargs: keyword arguments of both.
         nesting: the number of dimensions for plates.
-        coupled: continuous guide sites that depend on discrete ones. They are drawn by inverse CDF
-            from uniforms that all rows share, so they are functions of the discrete sites.
-        unshared: those whose noise is drawn for every row, and for every run, instead.
-        subsamples: the indices of every plate.
+        unshared: sites whose noise is drawn for every row, and for every run.
+        drawn: what the guide drew at first: the values of sites that a run does not give.
+        coupled: continuous guide sites that had rows in a run. They are drawn by inverse CDF from
+            uniforms that all rows share, so they are functions of the discrete sites.
         noise: the uniforms of the coupled sites.
+        subsamples: the indices of every plate.
         has_gradients: whether runs build a graph, also those inside an estimator's no_grad: a
             program may differentiate something itself.
     """
@@ -54,22 +55,19 @@ class Programs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     nesting: int
-    coupled: Names = NONE
     unshared: Names = NONE
-    subsamples: dict[str, Tensor] = field(default_factory=dict)
+    drawn: dict[str, Tensor] = field(default_factory=dict)
+    coupled: set[str] = field(default_factory=set)
     noise: dict[str, Tensor] = field(default_factory=dict)
+    subsamples: dict[str, Tensor] = field(default_factory=dict)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
-
-    def given(self, values: Values, repeated: Names = NONE) -> "_Given":
-        """Return a handler of the runs in which sites have these values."""
-        return _Given(self, values, repeated)
 
     def run(self, program: str, values: Values, repeated: Names = NONE) -> dict[str, Node]:
         """Return the sample sites of a run of the "model" or the "guide", in order.
 
         ``repeated`` sites get their values in two equal rows.
         """
-        given = self.given(values, repeated)
+        given = Given(self, values, repeated)
         with poutine.trace() as tracer, given, torch.set_grad_enabled(self.has_gradients):
             try:
                 getattr(self, program)(*self.args, **self.kwargs)
@@ -78,33 +76,38 @@ class Programs:
                 raise
         return _samples(tracer.trace.nodes)
 
+    def value(self, site: Node) -> Tensor:
+        """Return the value of a guide site that a run does not give."""
+        name, fn = site["name"], site["fn"]
+        if getattr(fn, "has_rsample", False) and has_rows(fn.batch_shape, self.nesting):
+            self.coupled.add(name)
+        return _by_inverse_cdf(site, self) if name in self.coupled else self.drawn[name]
+
 
 def _samples(nodes: Nodes) -> dict[str, Node]:
     samples = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     return {name: node for name, node in samples.items() if not site_is_subsample(node)}
 
 
-class _Given(Messenger):  # type: ignore[misc, unused-ignore]
+class Given(Messenger):  # type: ignore[misc, unused-ignore]
     """A handler that gives sites their values, and repeats the subsamples of earlier runs."""
 
-    def __init__(self, programs: Programs, values: Values, repeated: Names) -> None:
+    def __init__(self, programs: Programs, values: Values, repeated: Names = NONE) -> None:
         super().__init__()
         self.programs = programs
         self.values = values
         self.repeated = repeated
 
     def _pyro_sample(self, msg: Node) -> None:
-        name = msg["name"]
+        name, value = msg["name"], None
         if msg["is_observed"] or msg["done"]:
             return
         if site_is_subsample(msg):
             value = self.programs.subsamples.get(name)
         elif name in self.values:
             value = self.values[name]
-        elif name in self.programs.coupled:
-            value = _by_inverse_cdf(msg, self.programs)
-        else:
-            return
+        elif name in self.programs.drawn:
+            value = self.programs.value(msg)
         if value is not None:
             msg["value"] = value
             msg["done"] = True
@@ -197,9 +200,16 @@ def batch_shape(node: Node) -> torch.Size:
     return torch.broadcast_shapes(getattr(node["fn"], "batch_shape", ()), *shapes)
 
 
-def has_rows(shape: torch.Size, dims: int) -> bool:
-    """Return whether a shape has several rows to the left of this number of dimensions."""
-    return any(size > 1 for size in shape[: max(0, len(shape) - dims)])
+def dimensions(node: Node) -> int:
+    """Return the number of dimensions of the log-probability of a site, without computing it."""
+    factors = (node["scale"], node["mask"])
+    dims = [factor.dim() for factor in factors if isinstance(factor, Tensor)]
+    return max(len(getattr(node["fn"], "batch_shape", ())), *dims, 0)
+
+
+def has_rows(batch_shape: torch.Size, nesting: int) -> bool:
+    """Return whether there are dimensions to the left of those for plates, even for one row."""
+    return len(batch_shape) > nesting
 
 
 def plates(node: Node) -> frozenset[Plate]:

@@ -1,7 +1,7 @@
 """Discrete sites as one distribution, and points of that distribution as values of the sites."""
 
-from collections.abc import Callable
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ..core.view import converted
 from ..core.view import view as view_of
 from ..distributions import Categoricals
 from ..estimators import Exact
-from .runs import OWNER, Node, Nodes, plates, with_dimensions
+from .runs import OWNER, Names, Node, Nodes, plates, with_dimensions
 
 FORMS = frozenset({Kind.BITS, Kind.INDEX, Kind.ONE_HOT})
 
@@ -122,43 +122,45 @@ class Site:
     Args:
         node: the site.
         nesting: the number of dimensions for plates.
-        joint: dimensions of plates whose elements are variables of the event.
+        kept: those whose elements are a batch; elements of others are variables of the event.
     """
 
-    def __init__(self, node: Node, nesting: int, joint: tuple[int, ...]) -> None:
+    def __init__(self, node: Node, nesting: int, kept: Iterable[int]) -> None:
         self.view = factors_of(node)
-        self.k = self.view.k
-        self.joint = joint
-        sizes = {dim: size for _, dim, size in plates(node)}
-        self.plates = torch.Size([sizes.get(dim, 1) for dim in range(-nesting, 0)])
-        kept = [size for dim, size in enumerate(self.plates, -nesting) if dim not in joint]
-        self.kept = torch.Size(kept)
-        self.event = torch.Size([*(sizes[dim] for dim in joint), self.view.d])
-        self.variables = self.event.numel()
+        dims, sizes = range(-nesting, 0), {dim: size for _, dim, size in plates(node)}
+        self.plates = torch.Size(sizes.get(dim, 1) for dim in dims)
+        self.kept = torch.Size(sizes.get(dim, 1) if dim in kept else 1 for dim in dims)
+        self.joint = torch.Size(1 if dim in kept else sizes.get(dim, 1) for dim in dims)
+        self.is_joint = self.joint.numel() > 1
+        self.variables = self.joint.numel() * self.view.d
 
     def value(self, x: Tensor, form: Kind) -> Tensor:
-        """Return points ``[*rows, *plates, variables]`` in a form as a value of the site."""
-        tail = 2 if form == Kind.ONE_HOT else 1  # dimensions of a variable
-        rows = x.shape[: x.dim() - len(self.plates) - tail]
-        x = x.reshape(rows + self.kept + self.event + x.shape[x.dim() - tail + 1 :])
-        slots = range(-tail - len(self.joint), -tail)
-        if self.joint:
-            x = x.movedim(tuple(slots), tuple(dim - tail for dim in self.joint))
+        """Return points ``[*rows, *kept, variables]`` in a form as a value of the site."""
+        n, tail = len(self.plates), 2 if form == Kind.ONE_HOT else 1  # dimensions of a variable
+        rows, rest = x.shape[: x.dim() - n - tail], x.shape[x.dim() - tail + 1 :]
+        if self.is_joint:
+            x = x.reshape(rows + self.kept + self.joint + (self.view.d,) + rest)
+            x = x.movedim(*self._places(len(rows)))
         if form != self.view.kind == Kind.ONE_HOT:
-            x = one_hot(x.long(), self.k)
+            x = one_hot(x.long(), self.view.k)
         return x.to(self.view.dtype).reshape(rows + self.plates + self.view.event_shape)
 
     def table(self, batch: torch.Size) -> Float[Tensor, "*batch variables k"]:
-        """Return the log-probabilities of the site's variables, with the plates of ``batch``."""
-        log_probs = with_dimensions(self.view.log_probs, len(self.plates), 2)
-        rows = log_probs.shape[: log_probs.dim() - len(self.plates) - 2]
-        log_probs = log_probs.expand(rows + self.plates + log_probs.shape[-2:])
-        slots = range(-2 - len(self.joint), -2)
-        if self.joint:
-            log_probs = log_probs.movedim(tuple(dim - 2 for dim in self.joint), tuple(slots))
-        shape = (self.variables, self.k)
-        kept = batch[len(batch) - len(self.plates) :]
-        return log_probs.reshape(rows + kept + shape).expand(batch + shape)
+        """Return the log-probabilities of the site's variables, with the rows of ``batch``."""
+        n, shape = len(self.plates), (self.variables, self.view.k)
+        log_probs = with_dimensions(self.view.log_probs, n, 2)
+        rows, variable = log_probs.shape[: log_probs.dim() - n - 2], log_probs.shape[-2:]
+        log_probs = log_probs.expand(rows + self.plates + variable)
+        if self.is_joint:
+            pairs = tuple(chain.from_iterable(zip(self.kept, self.joint, strict=True)))
+            log_probs = log_probs.reshape(rows + pairs + variable)
+            log_probs = log_probs.movedim(*self._places(len(rows))[::-1])
+        return log_probs.reshape(rows + self.kept + shape).expand(batch + shape)
+
+    def _places(self, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where joint dimensions stand: after all kept ones, and each after its kept one."""
+        n = len(self.plates)
+        return tuple(range(rows + n, rows + 2 * n)), tuple(range(rows + 1, rows + 2 * n, 2))
 
 
 class JointSites:
@@ -167,20 +169,20 @@ class JointSites:
     Args:
         nodes: the sites by name, with their distributions.
         nesting: the number of dimensions for plates.
-        joint: dimensions of plates whose elements are variables of the event.
+        kept: those whose elements are a batch.
         is_ordered: whether sites depend on each other.
     """
 
     def __init__(
-        self, nodes: Nodes, nesting: int, joint: tuple[int, ...] = (), is_ordered: bool = False
+        self, nodes: Nodes, nesting: int, kept: Iterable[int], is_ordered: bool = False
     ) -> None:
-        self.sites = {name: Site(node, nesting, joint) for name, node in nodes.items()}
-        forms = {(site.view.kind, site.k) for site in self.sites.values()}
-        self.plates = next(iter(self.sites.values())).plates
+        self.sites = {name: Site(node, nesting, kept) for name, node in nodes.items()}
+        forms = {(site.view.kind, site.view.k) for site in self.sites.values()}
+        self.kept = next(iter(self.sites.values())).kept
         self.form = Kind.INDEX if is_ordered or len(forms) > 1 else next(iter(forms))[0]
         self.sizes = [site.variables for site in self.sites.values()]
         self.cardinalities = tuple(
-            site.k for site in self.sites.values() for _ in range(site.variables)
+            site.view.k for site in self.sites.values() for _ in range(site.variables)
         )
 
     def values(self, x: Tensor) -> dict[str, Tensor]:
@@ -216,25 +218,27 @@ class GuideSites(Ordered):
     Args:
         sites: the sites at their values in one run.
         tables: from points ``[rows, *batch, d]`` to the log-probabilities of every site.
-        parents: of each site, the positions of the sites that it depends on.
         batch_shape: of the distribution.
+        childless: sites that no other one depends on. All others count as ancestors of all later
+            ones, as only the first child of a site is noticed when it appears.
     """
 
     def __init__(
         self,
         sites: JointSites,
         tables: Callable[[Tensor], list[Tensor]],
-        parents: tuple[frozenset[int], ...],
         batch_shape: torch.Size,
+        childless: Names,
     ) -> None:
         self.tables = tables
         ends = accumulate(sites.sizes, initial=0)
         self.blocks = tuple(tuple(range(start, end)) for start, end in pairwise(ends))
+        known = [
+            () if name in childless else block
+            for name, block in zip(sites.sites, self.blocks, strict=True)
+        ]
+        self.ancestors = tuple(frozenset().union(*known[:i]) for i in range(len(known)))
         self.cardinalities = sites.cardinalities
-        self.ancestors = tuple(
-            frozenset(i for parent in positions for i in self.blocks[parent])
-            for positions in parents
-        )
         first = next(iter(sites.sites.values())).view.log_probs
         self.real, self.device = first.dtype, first.device
         super().__init__(batch_shape, torch.Size([len(self.cardinalities)]))

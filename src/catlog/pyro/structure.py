@@ -6,7 +6,8 @@ program cannot have rows.
 
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -14,21 +15,22 @@ from warnings import warn
 import pyro
 import torch
 from pyro.infer.enum import get_importance_trace
+from pyro.infer.util import is_validation_enabled
 from torch import Tensor
-from torch.distributions import Categorical
 
 from ..core.categories import Kind
 from ..core.estimator import Estimator
-from ..core.factors import base_distribution
 from .runs import (
+    NONE,
     OWNER,
+    Given,
     Names,
     Node,
     Nodes,
     Plate,
     Programs,
     Values,
-    batch_shape,
+    dimensions,
     drawn,
     has_rows,
     log_prob,
@@ -41,86 +43,88 @@ from .sites import JointSites, check_guide, discrete_sites, estimator_of, factor
 # and another row of a small site less than a tenth of a microsecond.
 FEW_EVALUATIONS = 16
 
-Sets = dict[str, set[str]]
-Chain = tuple["Group", ...]
-SiteKind = tuple[Estimator, frozenset[Plate]]  # what the sites of a group share
 Term = tuple[str, str]  # of the bound: "guide" or "model", and the name of a site
 Terms = dict[Term, Node]
+Above = Mapping[Term, Names]  # the discrete sites that a term depends on
+SiteKind = tuple[Estimator, frozenset[Plate]]  # what the sites of a group share
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Discrete guide sites that share an estimator and their plates.
+    """Discrete guide sites that share an estimator and their plates; none for the whole bound.
 
     Attributes:
         estimator: of their expectation.
         sites: their names, in order.
-        parents: of each site, the positions of the sites of this group that it depends on.
+        terms: what depends on these sites, and on no group inside.
+        inner: groups of which something depends on these sites as well: they are estimated given
+            these sites. No term depends on two of them.
         kept: the dimensions of plates whose elements have separate expectations.
-        joint: the dimensions of other plates, whose elements are variables of one event.
-        terms: sites whose log-probability depends on this group and on no later one.
-        has_children: whether distributions, scales or masks of guide sites depend on this group.
+        is_ordered: whether some of the sites depend on others.
+        has_children: whether distributions, scales or masks of guide sites depend on these sites.
     """
 
     estimator: Estimator
     sites: tuple[str, ...]
-    parents: tuple[frozenset[int], ...]
-    kept: frozenset[int]
-    joint: tuple[int, ...]
     terms: tuple[Term, ...]
-    has_children: bool
+    inner: tuple["Group", ...]
+    kept: frozenset[int] = frozenset()
+    is_ordered: bool = False
+    has_children: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The groups of a guide, and the sites that depend on none.
+    """The groups of a guide, and what must stay the same in all runs.
 
     Attributes:
-        chains: sequences of groups. A group depends on earlier ones of its chain only.
-        coupled: continuous guide sites that depend on discrete ones.
-        leaves: those after the last discrete site, so that none depends on them.
-        terms: sites that depend on no discrete one.
-        probes: sets of discrete sites, each with guide sites that depend on none of the set.
-            Together they say of each guide site which earlier sites it does not depend on.
-        signature: what must stay the same for the structure to stay valid.
-        shapes: what the model's sites were in the first run for each group: their dimensions,
-            rows included, and their plates.
+        bound: the group of no sites.
+        childless: the discrete sites that no guide site depends on.
+        seen: what the sites of a program were in the first run with rows at these sites: their
+            reparameterisation, dimensions (rows included), plates and marks.
     """
 
-    chains: tuple[Chain, ...]
-    coupled: Names
-    leaves: Names
-    terms: tuple[Term, ...]
-    probes: tuple[tuple[Names, Names], ...]
-    signature: dict[Term, Any]
-    shapes: dict[tuple[str, ...], dict[Term, Any]] = field(default_factory=dict)
+    bound: Group
+    childless: Names
+    seen: dict[tuple[str, Names], dict[Term, Any]] = field(default_factory=dict)
 
-    def run_guide(self, programs: Programs, default: Estimator) -> Nodes:
+    def draw(self, programs: Programs) -> Nodes:
         """Run the guide; raise ChangedSiteError if a site depends on more than it did.
 
-        The sites of a probe have two equal rows, so a new dependence shows in the shape of a site,
-        or fails where it is control flow. The first probe's sites have no children, so that its run
-        is a draw of the guide.
+        Sites without children get two equal rows, so the first site that depends on them has rows,
+        or fails where it is control flow.
         """
-        nodes: Nodes = {}
-        for sites, free in self.probes:
-            try:
-                run = programs.run("guide", drawn(nodes), sites)
-            except Exception as error:
-                raise ChangedSiteError from error
-            shapes = {("guide", name): batch_shape(run[name]) for name in free & run.keys()}
-            rows = {term: has_rows(shape, programs.nesting) for term, shape in shapes.items()}
-            check_same(rows, dict.fromkeys(rows, False))
-            nodes = nodes or run
-        check_same(signature(nodes, default), self.signature)
+        try:
+            nodes = programs.run("guide", {}, self.childless)
+        except Exception as error:
+            raise ChangedSiteError from error
+        self.check("guide", self.childless, nodes)
+        programs.drawn.update(drawn(nodes))
         return nodes
 
+    def check(self, program: str, with_rows: Names, nodes: Nodes) -> None:
+        """Raise ChangedSiteError if sites are not what they were in an earlier run."""
+        found = {
+            (program, name): (
+                getattr(node["fn"], "has_rsample", False),
+                dimensions(node),
+                [frame[:2] for frame in node["cond_indep_stack"]],
+                [node["infer"].get(mark) for mark in ("estimator", "enumerate")],
+            )
+            for name, node in nodes.items()
+        }
+        check_same(found, self.seen.setdefault((program, with_rows), found))
 
-def discover(programs: Programs, nodes: Nodes, default: Estimator, validate: bool) -> Structure:
-    """Return the structure of the programs, given the sites of one run of the guide."""
+
+def discover(programs: Programs, default: Estimator) -> Structure:
+    """Return the structure of the programs, which are run a few times."""
+    nodes = programs.run("guide", {})
+    programs.drawn.update(drawn(nodes))
     check_guide(nodes)
     names = discrete_sites(nodes)
-    terms = check_programs(programs, nodes, validate)
+    terms = run_with_rows(programs, {}, {})
+    if is_validation_enabled():
+        _check_by_pyro(programs, nodes)
     first = {name: nodes[name]["value"] for name in names}
     second = {name: _another_value(nodes[name]) for name in names}
 
@@ -131,89 +135,130 @@ def discover(programs: Programs, nodes: Nodes, default: Estimator, validate: boo
         return torch.stack([pair[row % 2] for row in range(rows_of(level))])
 
     # The discrete sites that the log-probability of each site depends on, itself included.
-    above: dict[Term, set[str]] = {term: set() for term in terms}
+    above = dict.fromkeys(terms, NONE)
     for name in names:
-        run = run_with_rows(programs, first | {name: in_rows(name, 0)}, terms)
+        run = run_with_rows(programs, {name: in_rows(name, 0)}, terms)
         for term, node in run.items():
             if has_rows(node["log_prob"].shape, programs.nesting):
-                above[term].add(name)
+                above[term] |= {name}
     for name in nodes:  # also through other discrete sites
-        for parent in above["guide", name] - {name}:
-            above["guide", name] |= above["guide", parent]
+        above["guide", name] = above["guide", name].union(
+            *[above["guide", parent] for parent in above["guide", name] - {name}]
+        )
+    discrete = {name: nodes[name] for name in names}
+    kinds = {
+        name: (estimator_of(name, node, default), plates(node)) for name, node in discrete.items()
+    }
     parents = {name: above["guide", name] - {name} for name in nodes}
-    chains = _chains(nodes, names, parents, above.values(), programs.nesting, default)
-    level = {name: g for chain in chains for g, sites in enumerate(chain) for name in sites}
-    coupled = {name for name in nodes if parents[name]} - first.keys()
-    with_noise = replace(programs, coupled=frozenset(coupled))
-    fixed = {name: x for name, x in drawn(nodes).items() if name not in {*first, *coupled}}
-    together = fixed | {name: in_rows(name, level[name]) for name in names}
-    rows = run_with_rows(with_noise, together, terms)
-    for row, values in enumerate((first, second) if validate else ()):
-        check_rows(rows, run_with_rows(with_noise, fixed | values, terms), row, programs.nesting)
+    groups = _Groups(terms, discrete, kinds, parents, programs.nesting)
+    bound = Group(default, (), tuple(term for term in terms if not above[term]), groups.of(above))
+    if is_validation_enabled():
+        values = {name: in_rows(name, level) for name, level in groups.levels.items()}
+        rows = run_with_rows(programs, values, terms)
+        for row, values in enumerate((first, second)):
+            check_rows(rows, run_with_rows(programs, values, terms), row, programs.nesting)
+    return Structure(bound, childless=frozenset(names).difference(*parents.values()))
 
-    def groups_of(chain: list[list[str]]) -> Chain:
-        """Return a chain's groups. A plate is kept if all that depends on them stands in it."""
-        groups: list[Group] = []
-        later: set[str] = set()
-        kept = plates(nodes[chain[-1][0]])
-        for sites in reversed(chain):
-            dependent = [
-                term for term in terms if above[term] & {*sites} and not above[term] & later
-            ]
-            own_plates = plates(nodes[sites[0]])
-            kept &= own_plates.intersection(*[plates(terms[term]) for term in dependent])
-            positions = [{i for i, x in enumerate(sites) if x in parents[name]} for name in sites]
+
+@dataclass(frozen=True)
+class _Groups:
+    """How discrete sites become groups.
+
+    Attributes:
+        terms: the sites of guide and model.
+        nodes: the discrete sites, in order.
+        kinds: those of the discrete sites.
+        parents: the discrete sites that each site of the guide depends on.
+        nesting: the number of dimensions for plates.
+        levels: the number of groups outside of a site's own, for sites that are in a group.
+    """
+
+    terms: Terms
+    nodes: Nodes
+    kinds: Mapping[str, SiteKind]
+    parents: Mapping[str, Names]
+    nesting: int
+    levels: dict[str, int] = field(default_factory=dict)
+
+    def of(self, above: Above, level: int = 0) -> tuple[Group, ...]:
+        """Return groups for the sites that these terms depend on, given those of outer groups."""
+        groups = []
+        for sites in self._joined(_connected(above.values())):
+            own = {term: found for term, found in above.items() if found & sites}
+            chosen = self._first(sites)
+            self.levels.update(dict.fromkeys(chosen, level))
+            rest = {term: found.difference(chosen) for term, found in own.items()}
+            kept = frozenset.intersection(*[plates(self.terms[term]) for term in own])
+            estimator, is_ordered = self.kinds[chosen[0]][0], False
+            for name in chosen:
+                known = sorted(self.parents[name].intersection(chosen))
+                is_ordered = is_ordered or bool(known)
+                if known and Kind.STRUCTURED not in estimator.supports:
+                    raise TypeError(
+                        f"{OWNER}: the guide's site {name!r} depends on {known}, but {estimator!r} "
+                        "is for independent variables. Use catlog.SCateR(2) or catlog.RLOO(8), or "
+                        f'give {name!r} one of its own: infer={{"estimator": catlog.IndeCateR(2)}}.'
+                    )
             group = Group(
-                estimator=estimator_of(sites[0], nodes[sites[0]], default),
-                sites=tuple(sites),
-                parents=tuple(map(frozenset, positions)),
+                estimator=estimator,
+                sites=chosen,
+                terms=tuple(term for term, found in rest.items() if not found),
+                inner=self.of(rest, level + 1),
                 kept=frozenset(dim for _, dim, _ in kept),
-                joint=tuple(sorted(dim for _, dim, _ in own_plates - kept)),
-                terms=tuple(dependent),
-                has_children=any(sites_above & {*sites} for sites_above in parents.values()),
+                is_ordered=is_ordered,
+                has_children=any(found.intersection(chosen) for found in self.parents.values()),
             )
-            _check_group(group)
-            groups.insert(0, group)
-            later |= {*sites}
+            groups.append(group)
         return tuple(groups)
 
-    last = max(map(list(nodes).index, names), default=0)
-    return Structure(
-        chains=tuple(map(groups_of, chains)),
-        coupled=frozenset(coupled),
-        leaves=frozenset(coupled.difference(list(nodes)[:last])),
-        terms=tuple(term for term in terms if not above[term]),
-        probes=_probes(list(nodes), frozenset(names), parents),
-        signature=signature(nodes, default),
-    )
+    def _first(self, sites: Names) -> tuple[str, ...]:
+        """Return the outermost group: sites of one kind that depend on no other ones.
+
+        A site that depends on another one, and whose own estimator is for independent variables, is
+        in a group of its own. Of several groups that with the fewest plates is outside, so that
+        more plates are kept inside.
+        """
+        groups: dict[SiteKind, list[str]] = {}
+        for name in filter(sites.__contains__, self.nodes):
+            kind = self.kinds[name]
+            group, unknown = groups.get(kind, []), self.parents[name] & sites
+            is_own = "estimator" in self.nodes[name]["infer"]
+            may_join = Kind.STRUCTURED in kind[0].supports or not is_own
+            if not unknown or (unknown <= {*group} and may_join):
+                groups[kind] = [*group, name]
+        return tuple(groups[min(groups, key=lambda kind: len(kind[1]))])
+
+    def _joined(self, components: list[Names]) -> list[Names]:
+        """Join components of one kind where that takes no more evaluations, or so few that they
+        cost less than another run."""
+        joined: list[Names] = []
+        for sites in components:
+            for twin in joined:
+                both, apart = self._cost(sites | twin), self._cost(sites) + self._cost(twin)
+                if both < inf and both <= max(apart, FEW_EVALUATIONS):
+                    joined.remove(twin)
+                    sites = sites | twin
+                    break
+            joined.append(sites)
+        return joined
+
+    def _cost(self, sites: Names) -> float:
+        """Return the number of evaluations, infinite for several kinds of sites."""
+        if len({self.kinds[name] for name in sites}) > 1:
+            return inf
+        nodes = {name: self.nodes[name] for name in sites}
+        joint = JointSites(nodes, self.nesting, range(-self.nesting, 0))
+        return self.kinds[min(sites)][0].evaluations(joint.independent(joint.kept))
 
 
-def _probes(order: list[str], names: Names, parents: Sets) -> tuple[tuple[Names, Names], ...]:
-    """Return the probes of a structure; the sites of the first one have no children."""
-    probes: list[tuple[Names, Names]] = []
-    seen: set[tuple[str, str]] = set()
-    all_parents = frozenset().union(*parents.values())
-    others = {frozenset(sites) for sites in parents.values()} - {all_parents}
-    for known in [all_parents, *sorted(others, key=lambda sites: (-len(sites), sorted(sites)))]:
-        sites, free = names - known, frozenset(name for name in order if parents[name] <= known)
-        absent = {(i, j) for i in sites for j in free if order.index(i) < order.index(j)}
-        if not probes or not absent <= seen:
-            probes.append((sites, free))
-            seen |= absent
-    return tuple(probes)
-
-
-def signature(nodes: Nodes, default: Estimator) -> dict[Term, Any]:
-    """Return what must stay the same for a structure to stay valid."""
-    return {
-        ("guide", name): (
-            type(base_distribution(node["fn"])),
-            [frame[:2] for frame in node["cond_indep_stack"]],
-            node["fn"].event_shape,
-            estimator_of(name, node, default),
-        )
-        for name, node in nodes.items()
-    }
+def _connected(above: Iterable[Names]) -> list[Names]:
+    """Return the connected components: the sites of one set are connected."""
+    components: list[Names] = []
+    for sites in filter(None, above):
+        touched = [component for component in components if component & sites]
+        components = [component for component in components if component not in touched]
+        components.append(sites.union(*touched))
+    return components
 
 
 def _another_value(node: Node) -> Tensor:
@@ -223,96 +268,6 @@ def _another_value(node: Node) -> Tensor:
     log_probs = factors.log_probs.expand(*index.shape, -1)
     others = log_probs.scatter(-1, index.unsqueeze(-1), -torch.inf).max(-1)
     return factors.point(torch.where(others.values > -torch.inf, others.indices, index))[0]
-
-
-def _chains(
-    nodes: Nodes,
-    names: list[str],
-    parents: Sets,
-    together: Iterable[set[str]],
-    nesting: int,
-    default: Estimator,
-) -> list[list[list[str]]]:
-    """Return chains of groups: one for all sites that depend on each other, or that one site reads.
-
-    Chains of the same kinds of groups are joined where that takes no more evaluations, or so few
-    that they cost less than another run.
-    """
-    kinds = {
-        name: (estimator_of(name, nodes[name], default), plates(nodes[name])) for name in names
-    }
-    starts_group = {
-        name
-        for name in names
-        if "estimator" in nodes[name]["infer"] and Kind.STRUCTURED not in kinds[name][0].supports
-    }
-
-    def cost(chain: list[list[str]]) -> int:
-        """Return the number of evaluations."""
-        total = 1
-        for group in chain:
-            sites = JointSites({name: nodes[name] for name in group}, nesting)
-            total *= kinds[group[0]][0].evaluations(sites.independent(sites.plates))
-        return total
-
-    chains: dict[tuple[SiteKind, ...], list[list[list[str]]]] = {}
-    for component in _connected(together):
-        chain = _grouped(
-            [name for name in names if name in component], parents, kinds, starts_group
-        )
-        twins = chains.setdefault(tuple(kinds[group[0]] for group in chain), [])
-        if twins:
-            pairs = zip(twins[-1], chain, strict=True)
-            both = [sorted(sites + others, key=names.index) for sites, others in pairs]
-            if cost(both) <= max(cost(twins[-1]) + cost(chain), FEW_EVALUATIONS):
-                twins.pop()
-                chain = both
-        twins.append(chain)
-    return [chain for twins in chains.values() for chain in twins]
-
-
-def _connected(together: Iterable[set[str]]) -> list[set[str]]:
-    """Return the connected components: elements of one set are connected."""
-    components: list[set[str]] = []
-    for elements in together:
-        touched = [component for component in components if component & elements]
-        components = [component for component in components if component not in touched]
-        components.append(elements.union(*touched))
-    return [component for component in components if component]
-
-
-def _grouped(
-    sites: list[str], parents: Sets, kinds: Mapping[str, SiteKind], starts_group: set[str]
-) -> list[list[str]]:
-    """Return groups of sites of one kind, parents before children.
-
-    A site that depends on another one, and whose own estimator is for independent variables, starts
-    a new group. Where the order is free, groups with fewer plates come first, so that more plates
-    are kept.
-    """
-    chain: list[list[str]] = []
-    done: set[str] = set()
-    while len(done) < len(sites):
-        groups: dict[SiteKind, list[str]] = {}
-        for name in [name for name in sites if name not in done]:
-            group, unknown = groups.get(kinds[name], []), parents[name] - done
-            if not unknown or (unknown <= {*group} and name not in starts_group):
-                groups[kinds[name]] = [*group, name]
-        chain.append(min(groups.values(), key=lambda group: len(kinds[group[0]][1])))
-        done.update(chain[-1])
-    return chain
-
-
-def _check_group(group: Group) -> None:
-    """Raise if sites depend on each other, but their estimator is for independent variables."""
-    for name, positions in zip(group.sites, group.parents, strict=True):
-        if positions and Kind.STRUCTURED not in group.estimator.supports:
-            raise TypeError(
-                f"{OWNER}: the guide's site {name!r} depends on "
-                f"{sorted(group.sites[i] for i in positions)}, but {group.estimator!r} is for "
-                "independent variables. Use catlog.SCateR(2) or catlog.RLOO(8), or give "
-                f'{name!r} one of its own: infer={{"estimator": catlog.IndeCateR(2)}}.'
-            )
 
 
 class ChangedSiteError(NotImplementedError):
@@ -345,8 +300,13 @@ def run_with_rows(programs: Programs, values: Values, expected: Terms) -> Terms:
         try:
             nodes = programs.run(program, values)
             for name, node in nodes.items():
-                if program == "model" and not node["is_observed"]:
-                    _check_pair(name, node, terms.get(("guide", name)))
+                if program == "model" and not node["is_observed"] and name not in values:
+                    is_marked = node["infer"].get("enumerate")
+                    raise (NotImplementedError if is_marked else ValueError)(
+                        f"{OWNER}: the model's site {name!r} is neither observed nor in the guide. "
+                        "Add it to the guide, also for enumeration; or sum it out in a "
+                        "pyro.factor, or use pyro.infer.TraceEnum_ELBO."
+                    )
                 node["log_prob"] = log_prob(node).detach()
         except Exception as error:
             if OWNER in str(error) or not expected:
@@ -367,14 +327,12 @@ def run_with_rows(programs: Programs, values: Values, expected: Terms) -> Terms:
 
 def _line(error: Exception) -> str:
     """Return where the user's program failed: the innermost line outside of the libraries."""
-    folders = [Path(str(module.__file__)).parent for module in (pyro, torch, traceback)]
-    folders.append(Path(__file__).parents[1])
-    lines = [
-        f" ({frame.filename}, line {frame.lineno})"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(folder in Path(frame.filename).parents for folder in folders)
-    ]
-    return lines[-1] if lines else ""
+    libraries = [Path(str(module.__file__)).parent for module in (pyro, torch, traceback)]
+    libraries.append(Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in libraries):
+            return f" ({frame.filename}, line {frame.lineno})"
+    return ""
 
 
 def rows_of(level: int) -> int:
@@ -382,36 +340,14 @@ def rows_of(level: int) -> int:
     return level + 2
 
 
-def check_programs(programs: Programs, guide: Nodes, validate: bool) -> Terms:
-    """Return the sites of guide and model in a run without rows, compared by Pyro's own checks."""
-    values = drawn(guide)
-    terms = run_with_rows(programs, values, {})
-    if validate:
+def _check_by_pyro(programs: Programs, nodes: Nodes) -> None:
+    """Compare model and guide by Pyro's own checks."""
+    with Given(programs, {}):
         pair = (programs.model, programs.guide, programs.args, programs.kwargs)
-        with programs.given(values):
-            get_importance_trace("flat", programs.nesting, *pair)
-        for name, node in guide.items():
-            if "baseline" in node["infer"]:
-                warn(f"{OWNER}: infer['baseline'] of site {name!r} is ignored.", stacklevel=2)
-    return terms
-
-
-def _check_pair(name: str, model: Node, guide: Node | None) -> None:
-    """Raise if the guide lacks a site that the model draws, or has more categories there."""
-    if guide is None:
-        is_marked = model["infer"].get("enumerate")
-        raise (NotImplementedError if is_marked else ValueError)(
-            f"{OWNER}: the model's site {name!r} is neither observed nor in the guide. Add it to "
-            "the guide, also for enumeration; or sum it out in a pyro.factor, or use "
-            "pyro.infer.TraceEnum_ELBO."
-        )
-    pair = [base_distribution(node["fn"]) for node in (guide, model)]
-    sizes = [fn.logits.shape[-1] for fn in pair if isinstance(fn, Categorical)]
-    if len(sizes) == 2 and sizes[0] > sizes[1]:
-        raise ValueError(
-            f"{OWNER}: site {name!r} has {sizes[0]} categories in the guide, but {sizes[1]} in "
-            "the model. Give it the same number in both."
-        )
+        get_importance_trace("flat", programs.nesting, *pair)
+    for name, node in nodes.items():
+        if "baseline" in node["infer"]:
+            warn(f"{OWNER}: infer['baseline'] of site {name!r} is ignored.", stacklevel=2)
 
 
 def check_rows(together: Terms, alone: Terms, row: int, nesting: int) -> None:
