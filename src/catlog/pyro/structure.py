@@ -141,10 +141,6 @@ def discover(programs: Programs, default: Estimator) -> Structure:
         for term, node in run.items():
             if has_rows(node["log_prob"].shape, programs.nesting):
                 above[term] |= {name}
-    for name in nodes:  # also through other discrete sites
-        above["guide", name] = above["guide", name].union(
-            *[above["guide", parent] for parent in above["guide", name] - {name}]
-        )
     discrete = {name: nodes[name] for name in names}
     kinds = {
         name: (estimator_of(name, node, default), plates(node)) for name, node in discrete.items()
