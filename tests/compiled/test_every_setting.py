@@ -1,16 +1,18 @@
-"""``make test-compile``: every setting of every estimator, with every kind of distribution."""
+"""``make test-compile``: every setting of every estimator, with every kind of distribution;
+on a GPU with the widest."""
 
 import pytest
+import torch
 
 import catlog
 from catlog.testing.settings import estimators, supports
-from support.compiling import LAWS, check, why_not_inductor
+from support.compiling import LAWS, check, why_not_inductor, widest
 
 pytestmark = [
-    pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor()),
     pytest.mark.usefixtures("own_inductor_cache"),
     pytest.mark.filterwarnings("ignore"),  # raised by Inductor
 ]
+DEVICES = {"cpu": why_not_inductor(), "cuda": "" if torch.cuda.is_available() else "needs a GPU"}
 
 
 @pytest.mark.parametrize(
@@ -18,9 +20,11 @@ pytestmark = [
 )
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("E", estimators())
+@pytest.mark.parametrize("device", DEVICES)
 def test_every_setting(
-    E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]
+    device: str, E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]
 ) -> None:
-    if not supports(E, law):
-        pytest.skip("not for this distribution")
-    check(E, law, graphs, dynamic=dynamic, options={"fallback_random": True})
+    if DEVICES[device] or not supports(E, law) or (device == "cuda" and law != widest(E)):
+        pytest.skip(DEVICES[device] or "not for this distribution")
+    options = {"fallback_random": True} | ({"compile_threads": 1} if device == "cuda" else {})
+    check(E, law, graphs, dynamic=dynamic, options=options, device=device)

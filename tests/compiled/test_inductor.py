@@ -14,7 +14,7 @@ import catlog
 from catlog.compiled import compiled_update
 from catlog.functions import FirstLayerLinear
 from catlog.testing.cases import seeded
-from catlog.testing.settings import estimators, one_of_each
+from catlog.testing.settings import one_of_each
 from support.compiling import check, why_not_inductor, widest
 from support.laws import bits
 
@@ -30,15 +30,6 @@ OPTIONS = {"fallback_random": True, "compile_threads": 1}
 @pytest.mark.parametrize("E", one_of_each())
 def test_inductor_equals_eager(E: catlog.Estimator) -> None:
     check(E, widest(E), [1, 1, 1], dynamic=True, options={**OPTIONS, "cpp.simdlen": 1})
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(
-    ("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"]
-)
-@pytest.mark.parametrize("E", estimators())
-def test_inductor_on_a_gpu(E: catlog.Estimator, dynamic: bool | None, graphs: list[int]) -> None:
-    check(E, widest(E), graphs, dynamic=dynamic, options=OPTIONS, device="cuda")
 
 
 @needs_compiler

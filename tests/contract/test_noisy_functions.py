@@ -72,12 +72,16 @@ def test_noise_is_named_where_values_are_subtracted(E: catlog.Estimator, q: Dist
     assert sum(calls) == E.evaluations(q)
 
 
-def test_noise_in_an_own_table_is_named() -> None:
-    f = catlog.functions.FirstLayerLinear(
-        nn.Sequential(nn.Linear(D, 3), nn.Dropout()), lambda h: h.square().sum(-1)
-    )
-    with pytest.warns(NoisyFunctionWarning):
-        IndeCateR(1)(f, bits(MANY))
+def shares_noise(x: Tensor) -> Tensor:
+    return (x * torch.rand(D)).sum(-1)
+
+
+def test_noise_of_a_call_or_in_an_own_table_is_named() -> None:
+    network = nn.Sequential(nn.Linear(D, 3), nn.Dropout())
+    table = catlog.functions.FirstLayerLinear(network, lambda h: h.square().sum(-1))
+    for f in (shares_noise, table):
+        with pytest.warns(NoisyFunctionWarning):
+            IndeCateR(1)(f, bits(MANY))
 
 
 @pytest.mark.parametrize("make", [IndeCateR, SlopeCateR])
@@ -126,10 +130,6 @@ def draws_in_vain(x: Tensor) -> Tensor:
     return x.sum(-1)
 
 
-def shares_noise(x: Tensor) -> Tensor:
-    return (x * torch.rand(D)).sum(-1)
-
-
 def takes_no_single_point(x: Tensor) -> Tensor:
     assert len(x) > 1
     return Dropped()(x)
@@ -171,11 +171,6 @@ SILENT: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", SILENT)
 def test_no_warning(name: str) -> None:
     SILENT[name]()
-
-
-def test_noise_that_the_points_of_a_call_share_is_named() -> None:
-    with pytest.warns(NoisyFunctionWarning):
-        IndeCateR(1)(shares_noise, bits(MANY))
 
 
 def test_functions_are_not_kept() -> None:

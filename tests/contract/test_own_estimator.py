@@ -15,6 +15,7 @@ from catlog.testing import CASES
 from catlog.testing.settings import continuous, judge_only, load_estimator
 from catlog.testing.test_battery import test_unbiased as check_unbiased
 from catlog.testing.test_battery import test_unbiased_by_z_test as check_by_z_test
+from support.laws import bits
 from support.scripts import ROOT
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
@@ -66,6 +67,13 @@ def test_points_of_two_calls_are_judged_by_a_z_test(tmp_path: Path) -> None:
     E = changed(tmp_path, line, f"torch.cat([{halves}, {halves}])")
     assert continuous(E)
     check_by_z_test(E, CASES["bits"])
+
+
+def test_evaluations_are_counted_without_a_random_number() -> None:
+    """Of an estimator that says nothing of them."""
+    E, state = load_estimator(f"{SKELETON}:TwoHalves")(samples=3), torch.get_rng_state()
+    assert E.evaluations(bits(torch.zeros(5, 3))) == 6
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from inspect import signature
 
 import pytest
-import torch
 
 import catlog
 from catlog.core.categories import Kind
 from catlog.estimators import ESTIMATORS, MAPO
 from catlog.testing.settings import tape
-from support.laws import bits
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -33,21 +31,3 @@ def test_settings_decide_what_is_drawn_and_whether_it_is_unbiased() -> None:
     assert [name for name, _ in tape(catlog.SCateR(2, variables=1))] == ["points", "variables"]
     for clip in (0.0, 0.1):
         assert MAPO(clip=clip).unbiased == catlog.Pathwise(MAPO(clip=clip)).unbiased == (clip == 0)
-
-
-def test_evaluations_are_counted_in_a_call() -> None:
-    """Of an estimator that says nothing of them; no random number is used up."""
-
-    class Thrice(catlog.Estimator[catlog.Factors]):
-        samples: int = 2
-
-        def estimate(
-            self, f: catlog.Evaluator, q: catlog.Factors, draw: catlog.Randomness
-        ) -> catlog.Estimate:
-            x = draw.points(self.samples)
-            fx = f(x) + f(x) + f(x)
-            return catlog.Estimate(fx.mean(0), (fx * q.log_prob_at(x)).mean(0))
-
-    state = torch.get_rng_state()
-    assert Thrice(4).evaluations(bits(torch.zeros(5, 3))) == 12
-    assert torch.equal(state, torch.get_rng_state())

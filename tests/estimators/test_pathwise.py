@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 from torch.testing import assert_close
 
 import catlog
@@ -175,24 +175,3 @@ def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))
     assert torch.equal(state, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
-def test_reading_the_entropy_keeps_zero_probabilities(E: catlog.Estimator) -> None:
-    """Once the clamped logits are known, torch's expand calls them the parameter."""
-    for law, probs in (
-        (Categorical, torch.tensor([[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]])),
-        (Bernoulli, torch.tensor([0.0, 1.0])),
-    ):
-        probs = probs.double().requires_grad_()
-        q = law(probs=probs)
-        q.entropy()
-        possible = (torch.stack([1 - probs, probs], -1) if law is Bernoulli else probs) > 0
-
-        def f(x: Tensor, z: Tensor, possible: Tensor = possible) -> Tensor:
-            assert possible[torch.arange(2), x.long()].all()
-            return (x.sum(-1) + 1) * z
-
-        value = catlog.Pathwise(E, 2)(f, Independent(q, 1), Normal(torch.zeros(()).double(), 1))
-        (gradient,) = torch.autograd.grad(value, probs)
-        assert gradient[probs == 0].abs().max() < 1e-12

@@ -115,23 +115,13 @@ def test_narrow_numbers_and_masked_categories(E: catlog.Estimator) -> None:
 
 
 @pytest.mark.parametrize("E", FEW, ids=repr)
-def test_logits_without_a_category_are_refused(E: catlog.Estimator) -> None:
-    """Masked categories are not drawn."""
+def test_a_bit_or_one_category_of_many_is_enough(E: catlog.Estimator) -> None:
     logits = torch.zeros(4, 3)
-    for number, message in ((torch.nan, "NaN"), (-torch.inf, "masked")):
-        logits[2] = number
-        for given, options in ((logits, {}), (logits.mT, {"dim": 0})):
-            with pytest.raises(ValueError, match=message):
-                sample(given, E, **options)
-    with pytest.raises(ValueError, match=r"index \(2,\)"):
-        sample(logits.mT, E, dim=-2)
+    logits[2] = -torch.inf
     assert not sample(logits, E, bits=True)[2].any()
     logits[2, 0] = 0.0
     assert sample(logits, E)[2, 0] == 1
-    logits[2] = torch.nan
-    with pytest.raises(ValueError, match="NaN"):
-        sample(logits, E, bits=True)
-    sample(logits, E, validate_args=False)
+    sample(logits * torch.nan, E, validate_args=False)
 
 
 @pytest.mark.usefixtures("unchecked")
