@@ -31,6 +31,8 @@ class NoHostCopies(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
             raise AssertionError(f"{func.__name__} copies from the host")
+        if func is Tensor.new_tensor:
+            raise AssertionError("new_tensor copies from the host")
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             parts = args[1] if isinstance(args[1], tuple) else (args[1],)
             on_host = [isinstance(part, Tensor) and not part.is_meta for part in parts]
