@@ -100,9 +100,7 @@ def test_ctrl_c_says_how_to_continue(
     [
         ("run addition --clip -1", "--clip must be above 0, but -1.0 was given"),
         ("run dvae --learning-rate inf", "--learning-rate must be above 0, but inf was given"),
-        ("run addition --samples 0", "--samples must be at least 1, but 0 was given"),
         ("run addition --seed -1", "--seed must be at least 0, but -1 was given"),
-        ("run dvae --data mnst", "mnst"),
         ("run dvae --protocol paper --models 2", "--models must be 1 with --protocol paper"),
         ("run dvae --protocol gaussian --categories 3", "--categories must be 2"),
         ("run gradients --estimator Nonsense", "'Nonsense' is not known. Use one of ARM"),
@@ -118,10 +116,7 @@ def test_ctrl_c_says_how_to_continue(
         ("run gradients --device cuda", "torch sees no GPU here"),
         ("sweep dvae --grid estimator=RLOO,RLOOO", "--estimator: 'RLOOO'"),
         ("sweep dvae --grid seed=0 --grid seed=1", "each given once"),
-        ("sweep dvae --grid seed", "field=value"),
         ("sweep dvae --grid data=letters", "--data"),
-        ("sweep dvae --grid epochs=0", "--epochs"),
-        ("sweep dvae --grid anneal=maybe", "--anneal"),
         ("export nowhere", "nowhere is neither a folder of runs nor a CSV file"),
     ],
 )

@@ -161,6 +161,10 @@ def test_more_draws_raise_the_bound() -> None:
         weight.data *= 3
     many, few, one = task.bounds(task.test[:200], 100, 3, 1)
     assert all(a + 1 < b < c - 1 for a, b, c in zip(many, few, one, strict=True))
+    for parameter in task.model.parameters():
+        parameter.data.zero_()  # pixels are coins, whatever the bits and their number of draws
+    coins = torch.tensor(task.bounds(task.test[:200], 100, 3))
+    assert torch.allclose(coins, torch.tensor(784 * log(2)))
 
 
 def test_pixels_are_drawn_again_at_every_use() -> None:

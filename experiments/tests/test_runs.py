@@ -218,7 +218,8 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
 
 
 def test_settings_and_circumstances_are_recorded(whole: Callable[[str], Path]) -> None:
-    (session,) = Folder(whole("addition")).sessions()
+    (session,), rows = Folder(whole("addition")).sessions(), Folder(whole("addition")).rows()
+    assert rows[-1]["seconds"] > rows[0]["seconds"] == 0
     assert session["config"] == json.loads(json.dumps(SMALL["addition"].record()))
     assert session["torch"] == torch.__version__
     assert session.keys() >= {"catlog", "python", "device", "commit", "command", "host", "began"}
