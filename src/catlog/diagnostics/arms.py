@@ -113,10 +113,9 @@ def entered(
     for number, (name, E) in enumerate(named.items(), start=1):
         try:
             task.check(E)
-            fitting = sized(E)
-            arm = Arm(fitting, task.generator(seed + number))
+            arm = Arm(sized(E), task.generator(seed + number))
             arm.evaluations = task.evaluations(arm.E)
-            arms[label(fitting) if name == label(E) else name] = arm
+            arms[label(arm.E) if name == label(E) else name] = arm
         except ERRORS as error:  # of the estimator's own checks, too
             skipped[name] = reason(error)
     return arms, skipped
