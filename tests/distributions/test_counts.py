@@ -281,23 +281,22 @@ def test_truncation_keeps_its_error_bound(family, error):
         assert abs(value - exact) <= bound + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("make", "parameter", "ratio"),  # of the masses of k + 1 and k
-    [
-        (lambda y: Binomial(10**7, logits=y), -10.0, lambda y, k: (10**7 - k) * y.exp()),
-        (
-            lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y),
-            -10.0,
-            lambda y, k: (1e6 + k) * y.sigmoid(),
-        ),
-        (lambda y: Poisson(y.exp()), 16.0, lambda y, k: y.exp()),
-        (lambda y: Poisson(y.exp()), 60.0, lambda y, k: y.exp()),
-    ],
-    ids=["Binomial", "NegativeBinomial", "Poisson", "Poisson of a huge rate"],
-)
-def test_rare_events_of_many_trials_are_truncated_in_float32(make, parameter, ratio):
+# Many trials, the parameter, and the ratio of the masses of k + 1 and k, times k + 1.
+# fmt: off
+RARE = {
+    "Binomial": (lambda y: Binomial(10**7, logits=y), -10.0, lambda y, k: (10**7 - k) * y.exp()),
+    "NegativeBinomial": (lambda y: NegativeBinomial(torch.full_like(y, 1e6), logits=y), -10.0,
+        lambda y, k: (1e6 + k) * y.sigmoid()),
+    "Poisson": (lambda y: Poisson(y.exp()), 16.0, lambda y, k: y.exp()),
+    "Poisson of a huge rate": (lambda y: Poisson(y.exp()), 60.0, lambda y, k: y.exp()),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rare_events_of_many_trials_are_truncated_in_float32(name):
     """Their log-masses are small differences of large numbers."""
-    probs = []
+    (make, parameter, ratio), probs = RARE[name], []
     for dtype in (torch.float32, torch.float64):
         y = torch.tensor(parameter, dtype=dtype, requires_grad=True)
         q = truncated(make(y), categories=600)
