@@ -199,12 +199,14 @@ def test_an_empty_batch_of_images(d):
         assert IndeCateR(2)(f, bits(torch.zeros(0, d, requires_grad=True))).shape == (0,)
 
 
-@pytest.mark.parametrize("case", ["bits", "one layer", "numbers", "chunks", "numbers, chunks"])
+@pytest.mark.parametrize(
+    "case", ["bits", "one layer", "two layers", "numbers", "chunks", "numbers, chunks"]
+)
 @pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
 def test_units_that_are_off_are_left_out(case, batch):
     """With many moves of a point on a CPU: the same table with fewer products."""
     d, k = (100, 3) if "numbers" in case else (200, 2)
-    sizes = [d, 9, 7] if case == "one layer" else [d, 9, 8, 7]
+    sizes = {"one layer": [d, 7], "two layers": [d, 9, 7]}.get(case, [d, 9, 8, 7])
     layers = [nn.Linear(a, b, bias="numbers" not in case) for a, b in pairwise(sizes)]
     modules = [module for layer in layers for module in (layer, nn.ReLU())]
     net = set_normals(nn.Sequential(*modules[:-1])).requires_grad_(False)
