@@ -318,42 +318,6 @@ def test_points_that_do_not_fit_are_named(name):
             with_one_hots(x)
 
 
-def digits(length=3, base=10):
-    return DigitsOfSum(torch.zeros(length, dtype=torch.int64), base)
-
-
-BAD_ARGUMENTS = {
-    "DigitsOfSum: `target` must hold the digits": lambda: DigitsOfSum(torch.zeros(3)),
-    r"need points of 2 \* 2 digits, but 3 were given": lambda: digits()(torch.zeros(1, 3)),
-    "Additive: `costs` must be a tensor .* list": lambda: Additive([[1.0]]),
-    r"Additive: `costs` must have shape \[\*batch, d, k\], but \(3,\) was": lambda: Additive(
-        torch.zeros(3)
-    ),
-    r"Pairwise: `couplings` must .* `fields` \[d, k\], but .* \(2, 3\) were": lambda: Pairwise(
-        torch.zeros(2, 2, 2, 2), torch.zeros(2, 3)
-    ),
-    "OfSum: `g` must be a function of sums, but it is 3": lambda: OfSum(3, 2),
-    "OfSum: `weights` must be finite, .* inf": lambda: OfSum(wave, 2, torch.tensor([1, torch.inf])),
-    r"OfSum: x must have 2 variables, as many as `weights`, .* is \(2, 3\)": lambda: OfSum(
-        wave, 5, torch.ones(2)
-    )(points(3, 5)),
-    r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)": lambda: OfSum(
-        wave, 5, one_hot=True
-    )(one_hot_points(3, 4)),
-    "OfSum: x must hold .* below 2, .* it holds 4": lambda: OfSum(wave, 2).neighbours(points(3, 5)),
-    "DigitsOfSum: x must hold .* below 2, .* it holds 4": lambda: digits(base=2)(points(4, 5)),
-    "FirstLayerLinear: `event_dims` must be at least 1, but 0": lambda: Network(
-        network(3), event_dims=0
-    ),
-}
-
-
-@pytest.mark.parametrize("message", BAD_ARGUMENTS)
-def test_arguments_that_do_not_fit_are_named(message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        BAD_ARGUMENTS[message]()
-
-
 HELD = {
     "additive, batched": "costs",
     "digits, outputs": "target",
@@ -371,10 +335,3 @@ def test_a_batch_that_q_does_not_have_is_named(name, call):
         message = rf"`{HELD[name]}` must have a batch .*{re.escape(str(batch))}, but .* Give q"
         with torch.no_grad(), pytest.raises(ValueError, match=message):
             getattr(f, call)(x)
-
-
-def test_targets_of_another_number_of_pixels_are_named():
-    f = Network(network(3, out=4), CrossEntropy(torch.rand(1).double()))
-    for call in (f, f.neighbours):
-        with pytest.raises(ValueError, match=r"`targets` must have one number per logit, 4, .*1"):
-            call(torch.zeros(2, 3).double())

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from catlog import Exact, log_expectation
 from catlog.core.view import view
 from catlog.distributions import MarkovChain
-from catlog.functions import Additive, OfSum, Potts
+from catlog.functions import Additive, OfSum
 from catlog.testing.cases import grid, normals
 from support.gradients import assert_same, with_gradients
 from support.laws import bits, integers
@@ -165,16 +165,6 @@ def test_values_of_g_at_impossible_sums_do_not_matter():
     assert_same(log_mean, mean.log(), logits, rtol=1e-5, atol=1e-6)
     value = log_expectation(Exact(), OfSum(lambda total: total * torch.nan, 3), q)
     assert value.isnan()  # no logarithm of a small number
-
-
-def test_a_function_of_other_variables_is_refused():
-    for f, message in (
-        (Additive(torch.zeros(5, 3)), "Additive: q must have 5 variables"),
-        (Potts(torch.zeros(4, 4), torch.zeros(4, 2)), "Potts: q must have at most 2 categories"),
-        (OfSum(torch.sin, 3, torch.ones(3)), "OfSum: q must have 3 variables"),
-    ):
-        with pytest.raises(ValueError, match=f"{message}, as f has"):
-            Exact()(f, integers(torch.zeros(4, 3)))
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def functions(batch, d, k, one_hot):
         "weighted sum, outputs": lambda: OfSum(waves, k, whole, one_hot),
         "digits, outputs": lambda: DigitsOfSum(digits, k, one_hot),  # k: no digit of any sum
         "network": lambda: FirstLayerLinear(network(inputs), one_hot=one_hot),
-        "network, chunks": lambda: FirstLayerLinear(network(inputs), None, one_hot, chunk_size=3),
+        "network, chunks": lambda: FirstLayerLinear(several, cross_entropy, one_hot, chunk_size=3),
         "network, head": lambda: FirstLayerLinear(several, lambda y: y.logsumexp(-1), one_hot),
-        "network, cross-entropy": lambda: FirstLayerLinear(several, cross_entropy, one_hot),
-        "network, one layer": lambda: FirstLayerLinear(one_layer, binary, one_hot),
+        "network, cross-entropy": lambda: FirstLayerLinear(several, binary, one_hot),
+        "network, one layer": lambda: FirstLayerLinear(one_layer, cross_entropy, one_hot),
         "numbers, network": lambda: FirstLayerLinear(network(d), categories=k),
         "numbers, network, chunks": lambda: FirstLayerLinear(
             network(d), categories=k, chunk_size=3
