@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from catlog_jax import *
-from support import KEY, LARGEST_Z, close, largest_z
-from torch_numbers import normals
+from support import KEY, LARGEST_Z, close, largest_z, normals
 
 A = normals(6, 6, seed=1)
 TABLE = jnp.asarray(normals(2, 3, seed=2))
@@ -51,16 +50,16 @@ def first(theta: Any, x: Any) -> Any:
     return f(theta, x)[0]
 
 
-def estimates(E: Estimator, q: Factors, key: Any = KEY, g: Any = None, **options: Any) -> Any:
-    """Return the value of an estimate, and its derivatives in q and in a parameter of f."""
-    g = g or (f if E.many_outputs else first)
-
-    def value(q: Any, theta: Any) -> Any:
-        v = E(key, lambda x: g(theta, x), q, outputs=g is f, **options)
-        return v, v
-
-    derivatives, v = jax.jacrev(value, (0, 1), has_aux=True)(q, 0.4)
+def with_derivatives(value: Any, q: Factors) -> Any:
+    """Return a function's value, and its derivatives in q and in a parameter of f."""
+    derivatives, v = jax.jacrev(lambda *at: 2 * (value(*at),), (0, 1), has_aux=True)(q, 0.4)
     return v, derivatives
+
+
+def estimates(E: Estimator, q: Factors, key: Any = KEY, g: Any = None, **options: Any) -> Any:
+    g = g or (f if E.many_outputs else first)
+    options["outputs"] = g is f
+    return with_derivatives(lambda q, theta: E(key, lambda x: g(theta, x), q, **options), q)
 
 
 def possible(q: Factors) -> Any:
@@ -79,12 +78,10 @@ def right(q: Factors, g: Any = f) -> Any:
     index = possible(q)
 
     def value(q: Any, theta: Any) -> Any:
-        p = jnp.exp(q.log_prob(index))
-        v = jnp.tensordot(p, jax.vmap(lambda x: g(theta, x))(q.point(index)), 1)
-        return v, v
+        fx = jax.vmap(lambda x: g(theta, x))(q.point(index))
+        return jnp.tensordot(jnp.exp(q.log_prob(index)), fx, 1)
 
-    derivatives, v = jax.jacrev(value, (0, 1), has_aux=True)(q, 0.4)
-    return v, derivatives
+    return with_derivatives(value, q)
 
 
 def mean_over_draws(E: Estimator, q: Factors, n: int, **options: Any) -> Any:
@@ -140,18 +137,15 @@ def test_mean_over_all_draws_and_decks_is_right(E: Estimator, kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["bits", "masked", "Markov"])
 def test_vimco_is_right_for_its_bound(kind: str) -> None:
-    q = Q[kind]
-    x, _p = points(q)
-    rows = jnp.asarray(list(product(range(len(x)), repeat=2)))
+    q, index = Q[kind], possible(Q[kind])
+    rows = jnp.asarray(list(product(range(len(index)), repeat=2)))
 
     def bound(q: Any, theta: Any) -> Any:
-        p = jnp.exp(q.log_prob(q.index(x)))
-        log_w = jax.vmap(lambda x: first(theta, x))(x)
-        v = (p[rows].prod(1) * (jax.nn.logsumexp(log_w[rows], 1) - jnp.log(2))).sum()
-        return v, v
+        p = jnp.exp(q.log_prob(index))
+        log_w = jax.vmap(lambda x: first(theta, x))(q.point(index))
+        return (p[rows].prod(1) * (jax.nn.logsumexp(log_w[rows], 1) - jnp.log(2))).sum()
 
-    derivatives, v = jax.grad(bound, (0, 1), has_aux=True)(q, 0.4)
-    close(mean_over_draws(VIMCO(2), q, 2), (v, derivatives))
+    close(mean_over_draws(VIMCO(2), q, 2), with_derivatives(bound, q))
 
 
 B = normals(6, 6, seed=5)
@@ -251,24 +245,21 @@ def test_transformations_give_the_same_numbers(E: Estimator) -> None:
         return E(key, lambda x: first(0.3, x), q)
 
     keys = jnp.stack([KEY, KEY])
-    two = jax.tree.map(lambda t: jnp.stack([t, t + 0.1]), q)
-    along = jax.tree.map(jnp.ones_like, q)
     body = jax.checkpoint(lambda total, key, q: total + g(q, key))
+    transformed = [
+        jax.checkpoint(g),
+        lambda q: jax.vmap(g)(jax.tree.map(lambda t: jnp.stack([t, t + 0.1]), q), keys)[0],
+        lambda q: jax.lax.map(lambda key: g(q, key), keys).mean(),
+        lambda q: jax.lax.scan(lambda t, key: (body(t, key, q), None), 0.0, keys)[0] / 2,
+    ]
 
     @jax.jit
     def together(E: Estimator, q: Any) -> Any:
         plain = jax.value_and_grad(lambda q: g(q, E=E))(q)
-        mapped = jax.vmap(jax.value_and_grad(g))(two, keys)
-        scanned = lambda q: jax.lax.scan(lambda t, key: (body(t, key, q), None), 0.0, keys)[0] / 2  # noqa: E731
-        others = [
-            jax.value_and_grad(jax.checkpoint(g))(q),
-            jax.tree.map(lambda t: t[0], mapped),
-            jax.value_and_grad(lambda q: jax.lax.map(lambda key: g(q, key), keys).mean())(q),
-            jax.value_and_grad(scanned)(q),
-        ]
-        return plain, others, jax.jvp(g, (q,), (along,))[1]
+        tangent = jax.jvp(g, (q,), (jax.tree.map(jnp.ones_like, q),))[1]
+        return plain, tangent, [jax.value_and_grad(h)(q) for h in transformed]
 
-    plain, others, tangent = together(E, q)
+    plain, tangent, others = together(E, q)
     for other in others:
         close(other, plain)
     close(tangent, sum(t.sum() for t in jax.tree.leaves(plain[1])))

@@ -7,19 +7,19 @@ float64, at fixed seeds. Here they are computed again, for all setups that exist
 # ruff: noqa: F403, F405  # estimators and distributions
 
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.lax import stop_gradient
 
 import catlog_jax
 from catlog_jax import *
-from torch_numbers import TorchGenerator, normals
+from support import narrow_uniforms, normals, uniforms
 
 FILE = Path(__file__).parents[2] / "tests" / "frozen" / "numbers.npz"
 PARAMETER = np.array([0.7, -0.4, 1.1, 0.3, -0.9, 0.5])
@@ -28,21 +28,16 @@ WEIGHTS, MATRIX = normals(6, seed=1), normals(6, 6, seed=2)
 ONLY_IN_TORCH = r"per_variable|samples=12|suffix=|SCateR\(variables|categories|slope_entries|every"
 
 
-class Case(NamedTuple):
-    """A distribution: its parameters, q made from them and a mask, and features of a point."""
-
-    theta: np.ndarray
-    q: Callable[[Any], Factors]
-    features: Callable[[Any], Any]
-    mask: Any = 0.0
-
-
 def one_hot(x: Any) -> Any:
     return jax.nn.one_hot(x, 3).ravel()
 
 
 def with_squares(x: Any) -> Any:
     return jnp.concatenate([x, x**2])
+
+
+def projected(size: int, seed: int) -> Any:
+    return lambda x: x.ravel() @ normals(size, 6, seed=seed)
 
 
 def recurrent(theta: Any) -> Factors:
@@ -62,17 +57,17 @@ def recurrent(theta: Any) -> Factors:
 
 MASK = np.where([[False, False, True], [True, False, False]], -np.inf, 0.0)
 LAST = np.where([[False, False, False], [False, False, True]], -np.inf, 0.0)
-CASES = {  # Those by `probs` are not here: no distribution of this package has them.
-    "bits": Case(normals(3), Bernoulli, with_squares),
-    "bits, two event dims": Case(
-        normals(1, 2), Bernoulli, lambda x: x.ravel() @ normals(2, 6, seed=5)
-    ),
-    "integers": Case(normals(2, 3), Categorical, one_hot),
-    "one integer": Case(normals(3), Categorical, lambda x: one_hot(x) @ normals(3, 6, seed=6)),
-    "one-hot": Case(normals(2, 3), OneHot, jnp.ravel),
-    "masked": Case(normals(2, 3), Categorical, one_hot, MASK),
-    "mixed cardinalities": Case(normals(2, 3), Categorical, one_hot, LAST),
-    "recurrent, step": Case(normals(6, seed=3), recurrent, lambda x: x @ normals(3, 6, seed=8)),
+TWO = normals(2, 3)
+# Parameters, q made from them and a mask, features of a point, and the mask.
+CASES: dict[str, tuple[np.ndarray, Any, Any, Any]] = {  # No q here has `probs`.
+    "bits": (normals(3), Bernoulli, with_squares, 0.0),
+    "bits, two event dims": (normals(1, 2), Bernoulli, projected(2, seed=5), 0.0),
+    "integers": (TWO, Categorical, one_hot, 0.0),
+    "one integer": (normals(3), Categorical, lambda x: one_hot(x) @ normals(3, 6, seed=6), 0.0),
+    "one-hot": (TWO, OneHot, jnp.ravel, 0.0),
+    "masked": (TWO, Categorical, one_hot, MASK),
+    "mixed cardinalities": (TWO, Categorical, one_hot, LAST),
+    "recurrent, step": (normals(6, seed=3), recurrent, projected(3, seed=8), 0.0),
 }
 
 
@@ -99,48 +94,39 @@ class Tape(Randomness):
         return self.arrays[len(self.shapes) - 1]
 
 
-def batched(name: str, generator: TorchGenerator, shape: tuple[int, ...]) -> Any:
+def batched(name: str, twister: np.random.RandomState, shape: tuple[int, ...]) -> Any:
     """Draw a request as torch does, for a batch of two, and put the batch first."""
     if name.startswith("IndeCateR") and len(shape) == 1:  # a deck of variables
-        return generator.narrow_uniform(2, *shape)
-    axis = 2 if name == "GumbelRao" and len(shape) == 4 else 1
-    axis = 2 if name == "SCateR" and len(shape) == 3 else axis
-    return np.moveaxis(generator.uniform(*shape[:axis], 2, *shape[axis:]), axis, 0)
+        return narrow_uniforms(twister, 2, *shape)
+    axis = 2 if (name, len(shape)) in (("GumbelRao", 4), ("SCateR", 3)) else 1
+    return np.moveaxis(uniforms(twister, *shape[:axis], 2, *shape[axis:]), axis, 0)
 
 
-def read() -> dict[str, np.ndarray]:
-    """Return the numbers of the setups that exist here, too."""
-    with np.load(FILE) as file:
-        rows = np.split(file["numbers"], file["ends"][:-1])
-        numbers = dict(zip(file["names"].tolist(), rows, strict=True))
-    return {
+with np.load(FILE) as file:
+    rows = np.split(file["numbers"], file["ends"][:-1])
+    FROZEN = {  # the numbers of the setups that exist here, too
         name: row
-        for name, row in numbers.items()
+        for name, row in zip(file["names"].tolist(), rows, strict=True)
         if hasattr(catlog_jax, name.split("(")[0])
         and name.split(" | ")[1] in CASES
         and not re.search(ONLY_IN_TORCH, name)
     }
 
 
-FROZEN = read()
-
-
 @cache
 def program(E: Any, q: Any, features: Any, has_outputs: bool) -> Any:
     """Return the tapes of a call, and its compiled value and gradients for a batch of two.
 
-    Cases that differ in numbers alone share it.
+    Cases that differ in numbers alone share it. What is learned is an estimator and its state.
     """
     tapes: list[Tape] = []
 
     def one(theta: Any, c: Any, learned: Any, mask: Any, arrays: Any) -> Any:
-        now, options = E, learned
-        if isinstance(E, REBAR):
-            now = E.replace(eta=learned["eta"], temperature=jnp.exp(learned["log"]))
-            options = {}
+        E, options = learned
         tapes.append(Tape(factors := q(theta + mask), arrays))
-        g = lambda x: f(features(x), c, has_outputs)  # noqa: E731
-        return now.evaluate(g, factors, tapes[-1], outputs=has_outputs, **options)
+        g = Evaluator(lambda x: f(features(x), c, has_outputs), factors, outputs=has_outputs)
+        value, surrogate = E.estimate(g, factors, tapes[-1], **options)
+        return stop_gradient(value) + surrogate - stop_gradient(surrogate)
 
     def total(theta: Any, c: Any, learned: Any, mask: Any, arrays: Any) -> Any:
         value = jax.vmap(one, (0, None, None, None, 0))(theta, c, learned, mask, arrays)
@@ -153,30 +139,28 @@ def program(E: Any, q: Any, features: Any, has_outputs: bool) -> Any:
 def numbers(setup: str) -> np.ndarray:
     """Return the values and gradients of calls in turn, as the torch library lists them."""
     estimator, label, outputs = setup.split(" | ")
-    name = estimator.split("(")[0]
     words = re.sub(r"=([a-z]+)\b", r"='\1'", estimator)  # the names of choices
     E = eval(words, vars(catlog_jax))
-    case, has_outputs = CASES[label], outputs.startswith("1")
-    theta = np.stack([case.theta, case.theta / 2])
-    learned: dict[str, Any] = {}
-    if isinstance(E, REBAR):
-        start = np.array([E.eta, np.log(E.temperature)], np.float32)  # as torch's parameters
-        learned = {"eta": jnp.float64(start[0]), "log": jnp.float64(start[1])}
+    start, q, features, mask = CASES[label]
+    theta, options = np.stack([start, start / 2]), {}
+    one, tapes, gradient = program(E, q, features, outputs.startswith("1"))
+    if isinstance(E, REBAR):  # torch's parameters are eta and log(temperature), in float32
+        eta, log = jnp.array([E.eta, np.log(E.temperature)], jnp.float32).astype(float)
+        E = E.replace(eta=eta, temperature=jnp.exp(log))
     if isinstance(E, SlopeCateR):
-        learned = {"state": E.init(theta[0].size // (3 if label == "one-hot" else 1), float)}
-    one, tapes, gradient = program(E, case.q, case.features, has_outputs)
-    jax.eval_shape(lambda theta: one(theta, PARAMETER, learned, case.mask, None), theta[0])
+        options = {"state": E.init(q(start).d, float)}
+    jax.eval_shape(lambda theta: one(theta, PARAMETER, (E, options), mask, None), start)
     shapes = tapes[-1].shapes
-    generator, parts = TorchGenerator(7), []
+    twister, parts = np.random.RandomState(7), []
     for _ in range(3 if isinstance(E, SlopeCateR) else 2):
-        arrays = [jnp.asarray(batched(name, generator, shape)) for shape in shapes]
-        results = gradient(theta, PARAMETER, learned, case.mask, arrays)
-        (by_theta, by_c, seen), value = results
+        arrays = [batched(type(E).__name__, twister, shape) for shape in shapes]
+        slopes, value = gradient(theta, PARAMETER, (E, options), mask, arrays)
+        by_theta, by_c, (by_E, seen) = slopes
         parts += [value, by_theta, by_c]
         if isinstance(E, REBAR):
-            parts += [seen["eta"], seen["log"]]
+            parts += [by_E.eta, by_E.temperature * E.temperature]
         if isinstance(E, SlopeCateR):
-            learned = {"state": E.update(learned["state"], seen["state"])}
+            options = {"state": E.update(options["state"], seen["state"])}
     return np.concatenate([np.ravel(part) for part in parts])
 
 

@@ -1,7 +1,6 @@
 """Gradients of E[f(x)] for categorical x, in JAX: ``E(key, f, q)`` is a differentiable array."""
 
 # ruff: noqa: F403  # every file lists its public names in `__all__`
-from .dependent import *
 from .estimator import *
 from .estimators.black_box import *
 from .estimators.catlog_derivative import *

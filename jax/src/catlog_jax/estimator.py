@@ -1,22 +1,9 @@
 """The contract of every estimator, and the one place where it is called."""
 
+import typing
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, replace
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -26,19 +13,11 @@ from jax.lax import stop_gradient
 from .evaluator import Evaluator, Function
 from .factors import Factors, view
 from .randomness import Randomness
+from .settings import Count, check_setting
 
 __all__ = ["Estimate", "Estimator"]
 
 Q = TypeVar("Q", bound=Factors)
-Count = Annotated[int, "at least 1"]
-Positive = Annotated[float | Array, "positive"]
-Share = Annotated[float, "in [0, 1]"]
-
-KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("True or False", lambda v: isinstance(v, bool)),
-    Positive: ("positive", lambda v: is_number(v) and not (isinstance(v, int | float) and v <= 0)),
-    Share: ("in [0, 1]", lambda v: is_number(v) and 0 <= v <= 1),
-}
 
 TWICE = (
     "E(key, f, q): this estimate has an unbiased first derivative, but not a second one. For "
@@ -83,7 +62,6 @@ class Estimator(Generic[Q]):
         twice: whether second derivatives are right, or are meant as they are; else they raise.
         differentiates_f: whether the derivative of f in its input is used.
         many_outputs: whether f may have outputs, which needs an estimate that is linear in f.
-        least_samples: the fewest draws that the method works with.
     """
 
     accepts: ClassVar[type[Factors]] = Factors
@@ -92,35 +70,29 @@ class Estimator(Generic[Q]):
     twice: ClassVar[bool] = False
     differentiates_f: ClassVar[bool] = False
     many_outputs: ClassVar[bool] = True
-    least_samples: ClassVar[int] = 1
+    _kinds: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
-            if get_args(base) and not isinstance(get_args(base)[0], TypeVar):
-                cls.accepts = get_args(base)[0]
+            cls.accepts = typing.get_args(base)[0]
+        cls._kinds = typing.get_type_hints(cls, include_extras=True)
         dataclass(frozen=True, repr=False)(cls)
-        settings = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        leaves = [name for name in settings if name in cls.arrays]
-        jax.tree_util.register_dataclass(
-            cls, leaves, [name for name in settings if name not in leaves]
-        )
+        settings = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        leaves = settings.intersection(cls.arrays)
+        jax.tree_util.register_dataclass(cls, sorted(leaves), sorted(settings - leaves))
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self), include_extras=True)
         for field in fields(self):  # type: ignore[arg-type]
-            least = self.least_samples if field.name == "samples" else 1
-            check_setting(
-                type(self).__name__, field.name, getattr(self, field.name), kinds[field.name], least
-            )
+            value, kind = getattr(self, field.name), self._kinds[field.name]
+            check_setting(type(self).__name__, field.name, value, kind)
 
     def __repr__(self) -> str:
         """Return the name and the settings that are not defaults."""
         shown = [
             repr(value) if field.name == "samples" else f"{field.name}={value!r}"
             for field in fields(self)  # type: ignore[arg-type]
-            if (value := getattr(self, field.name)) is not field.default
-            or (field.name == "samples" and field.default is not MISSING)
+            if (value := getattr(self, field.name)) is not field.default or field.name == "samples"
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -143,6 +115,7 @@ class Estimator(Generic[Q]):
         x: Array | None = None,
         noise: Array | tuple[Array, ...] | None = None,
         outputs: bool = False,
+        batch: int = 1,
         **options: Any,
     ) -> Array:
         """Return the estimate, a scalar, or ``[*out]`` with ``outputs``.
@@ -154,34 +127,21 @@ class Estimator(Generic[Q]):
             x: points to use instead of drawing them, ``[n, *event]``: replay, exact tests.
             noise: uniforms to use instead of all else that is drawn, in that order.
             outputs: whether f returns an array, for an expectation per output.
+            batch: how many calls ``jax.vmap`` makes together, which share a default chunk.
             options: what a method takes besides; see its class.
         """
-        factors = self.view(q)
+        factors, name = self.view(q), type(self).__name__
+        if outputs and not self.many_outputs:
+            raise ValueError(
+                f"outputs: {name} takes functions with one output. Make one call for each, or use "
+                "RLOO or IndeCateR."
+            )
         tape = None if noise is None else [noise] if isinstance(noise, Array) else list(noise)
         points = None if x is None else self._checked_points(x, factors)
         draw = Randomness(key, factors, points, tape)
-        result = self.evaluate(f, factors, draw, outputs=outputs, **options)
-        draw.check_used(type(self).__name__)
-        return result
-
-    def evaluate(
-        self,
-        f: Function,
-        q: Factors,
-        draw: Randomness,
-        *,
-        outputs: bool = False,
-        batch: int = 1,
-        **options: Any,
-    ) -> Array:
-        """Return the estimate of factors from a tape of randomness."""
-        if outputs and not self.many_outputs:
-            raise ValueError(
-                f"outputs: {type(self).__name__} takes functions with one output. Make one call "
-                "for each, or use RLOO or IndeCateR."
-            )
-        evaluator = Evaluator(f, q, getattr(self, "chunk_size", None), outputs, batch)
-        value, surrogate = self.estimate(evaluator, q, draw, **options)  # type: ignore[arg-type]
+        evaluator = Evaluator(f, factors, getattr(self, "chunk_size", None), outputs, batch)
+        value, surrogate = self.estimate(evaluator, factors, draw, **options)  # type: ignore[arg-type]
+        draw.check_used(name)
         result = stop_gradient(value) + (surrogate - stop_gradient(surrogate))
         return result if self.twice else once(result)
 
@@ -191,14 +151,13 @@ class Estimator(Generic[Q]):
         q and the data have one leading dimension: a ``Bernoulli`` with logits ``[batch, d]`` is a
         batch of vectors of d bits. It is ``jax.vmap`` of a call with as many keys, and knows the
         size of the batch where it divides evaluations into chunks. For another layout (a q whose
-        parameters are shared, say) write that ``vmap``.
+        parameters are shared, say) write that ``vmap``, and give ``batch`` to the call.
         """
         q = self.view(q)
         size = len(jax.tree.leaves((q, data))[0])
 
         def one(key: Array, q: Factors, datum: Any) -> Array:
-            draw = Randomness(key, q)
-            return self.evaluate(lambda x: f(x, *datum), q, draw, batch=size, **options)
+            return self(key, lambda x: f(x, *datum), q, batch=size, **options)
 
         return jax.vmap(one)(jax.random.split(key, size), q, data)
 
@@ -231,30 +190,8 @@ class Estimator(Generic[Q]):
                 f"x must have shape [n, *event] = (n, {', '.join(map(str, like.shape))}), but "
                 f"{x.shape} was given."
             )
-        check_setting(type(self).__name__, "x.shape[0]", len(x), Count, self.least_samples)
+        check_setting(type(self).__name__, "x.shape[0]", len(x), self._kinds.get("samples", Count))
         return stop_gradient(x).astype(like.dtype)
-
-
-def is_number(value: object) -> bool:
-    """Return whether a setting may be a number, perhaps traced."""
-    return not isinstance(value, bool | str)
-
-
-def check_setting(owner: str, name: str, value: object, kind: Any, least: int = 1) -> None:
-    """Raise unless a setting is what its annotation says. Arrays may be traced, and are not read.
-
-    >>> check_setting("Exact", "limit", 0, Count)
-    Traceback (most recent call last):
-    ValueError: Exact: `limit` must be an int of at least 1, but it is 0.
-    """
-    kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-    wanted, test = KINDS.get(kinds[0], ("a number", is_number))
-    if get_origin(kinds[0]) is Literal:
-        wanted, test = f"one of {', '.join(map(repr, get_args(kind)))}", get_args(kind).__contains__
-    elif kinds[0] is Count:
-        wanted, test = f"an int of at least {least}", lambda v: type(v) is int and v >= least
-    if not test(value) and not (value is None and type(None) in kinds):
-        raise ValueError(f"{owner}: `{name}` must be {wanted}, but it is {value!r}.")
 
 
 @jax.custom_jvp
@@ -267,11 +204,6 @@ def once(estimate: Array) -> Array:
     return estimate
 
 
-@once.defjvp
-def _once_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return once(primals[0]), tangents[0] * _guard(primals[0])
-
-
 @jax.custom_jvp
 def _guard(estimate: Array) -> Array:
     """Return ones that cannot be differentiated, not even once."""
@@ -279,5 +211,8 @@ def _guard(estimate: Array) -> Array:
 
 
 @_guard.defjvp
-def _guard_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _refuse(primals: Any, tangents: Any) -> tuple[Array, Array]:
     raise TypeError(TWICE)
+
+
+once.defjvps(lambda tangent, _, estimate: tangent * _guard(estimate))

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
 from jax.lax import stop_gradient
 
 from .factors import Factors, RelaxableFactors, expand
@@ -38,7 +37,7 @@ class Evaluator:
         q: the factors of its points.
         chunk_size: evaluations at once where many points are made; None: chosen for the device.
         outputs: whether f may return more than a scalar.
-        batch: how many calls are mapped by :meth:`Estimator.batch`.
+        batch: how many calls are mapped together.
         evaluations: how many of f were asked for.
     """
 
@@ -69,7 +68,7 @@ class Evaluator:
         """Return f at points ``[n, *event]``: ``[n, *out]``."""
         return self.map(self.one, x)
 
-    def map(self, function: Callable[..., Array], *rows: Array) -> Array:
+    def map(self, function: Callable[..., Any], *rows: Array) -> Any:
         """Return a function of one row that calls f once, mapped over rows, a chunk at a time."""
         count = len(rows[0])
         self.evaluations += count
@@ -113,28 +112,25 @@ class Evaluator:
         q, f = self.q, self.constant
         assert isinstance(q, RelaxableFactors)
         self.check_dependence()
-        shared = self.evaluations
         of_table = jax.jacrev(lambda table: f(q.to_point(table[None])[0]))
-        slopes = self.map(of_table, q.drawn(stop_gradient(x)))  # [n, *out, d, k]
-        self.evaluations = shared
+        slopes = jax.vmap(of_table)(q.drawn(stop_gradient(x)))  # [n, *out, d, k]
         return jnp.moveaxis(slopes, (-2, -1), (1, 2))
 
     def check_dependence(self) -> None:
         """Raise if the tangent of f in x is a symbolic zero. It runs while tracing only."""
-        depends: list[bool] = []
+        f, is_reached = self.constant, []
 
         @jax.custom_jvp
         def probe(fx: Array) -> Array:
             return fx
 
-        def rule(primals: Any, tangents: Any) -> tuple[Array, Any]:
-            depends.append(not isinstance(tangents[0], SymbolicZero))
+        @probe.defjvp
+        def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+            is_reached.append(True)  # JAX calls no rule where all tangents are symbolic zeros
             return primals[0], tangents[0]
 
-        probe.defjvp(rule, symbolic_zeros=True)
-        f = self.constant
         jax.eval_shape(lambda x: jax.jvp(lambda x: probe(f(x)), (x,), (x,)), self.q.like)
-        if not any(depends):
+        if not is_reached:
             raise ValueError(NOT_DIFFERENTIABLE)
 
     def neighbours(
@@ -143,7 +139,7 @@ class Evaluator:
         fx: Array,
         possible: Array,
         variables: Array | None = None,
-        moved: Callable[[Array, Array, Array], Array] | None = None,
+        redrawn: Callable[..., Array] = lambda others_stay, *_: others_stay,
     ) -> Array:
         """Return ``f(x with x_i = c) - f(x)`` for all categories, ``[n, m, k, *out]``, constants.
 
@@ -154,22 +150,24 @@ class Evaluator:
             fx: f there.
             possible: whether a category can be drawn, ``[n, d, k]`` or ``[1, d, k]``.
             variables: those to change, ``[n, m]``; None: all.
-            moved: ``moved(row, i, c)`` is what x_i = c makes of a point; None: the others stay.
+            redrawn: makes a row of category numbers with x_i = c from that in which the other
+                variables stay, the number of the draw, i and c.
         """
         (n, d), k, f, q = index.shape, self.q.k, self.constant, self.q
         if variables is None:
             variables = jnp.broadcast_to(jnp.arange(d), (n, d))
-        change_one = lambda row, i, c: jnp.where(jnp.arange(d) == i, c, index[row])  # noqa: E731
-        change = moved or change_one
+
+        def changed(row: Array, i: Array, c: Array) -> Array:
+            others_stay = jnp.where(jnp.arange(d) == i, c, index[row])
+            return f(q.point(redrawn(others_stay, row, i, c)[None])[0])
+
         row = jnp.arange(n)[:, None, None]
         drawn = jnp.take_along_axis(index, variables, 1)[..., None]  # [n, m, 1]
         category = (drawn + jnp.arange(1, k)) % k
         possible = jnp.broadcast_to(possible, (n, d, k))[row, variables[..., None], category]
         seen = jnp.where(possible, category, drawn)
         each = jnp.broadcast_arrays(row, variables[..., None], seen)
-        values = self.map(
-            lambda *at: f(q.point(change(*at)[None])[0]), *(part.ravel() for part in each)
-        )
+        values = self.map(changed, *(part.ravel() for part in each))
         values = values.reshape(seen.shape + values.shape[1:]) - stop_gradient(fx)[:, None, None]
         values = jnp.where(expand(possible, values), values, 0.0)
         values = jnp.concatenate([values, jnp.zeros_like(values[:, :, :1])], 2)

@@ -1,4 +1,4 @@
-"""Distributions over independent categorical variables, as small pytrees.
+"""Distributions over vectors of categorical variables, as small pytrees.
 
 A distribution has no batch: all its dimensions are variables of one random vector, and batches are
 made by ``jax.vmap``. A *point* is what f sees. Its *index* holds the category numbers of its d
@@ -17,10 +17,12 @@ from jax import Array
 from jax.lax import stop_gradient
 
 __all__ = [
+    "Autoregressive",
     "Bernoulli",
     "Categorical",
     "Factors",
     "IndependentFactors",
+    "MarkovChain",
     "OneHot",
     "RelaxableFactors",
 ]
@@ -61,7 +63,8 @@ def inverse_cdf(probs: Array, u: Array) -> Array:
 
 def pick(table: Array, index: Array) -> Array:
     """Return the entries of a table ``[..., k]`` at category numbers ``[...]``."""
-    return jnp.take_along_axis(table, index[..., None], -1).squeeze(-1)
+    is_picked = index[..., None] == jnp.arange(table.shape[-1])
+    return jnp.where(is_picked, table, 0.0).sum(-1)
 
 
 class Factors:
@@ -70,7 +73,7 @@ class Factors:
     Attributes:
         d: the number of variables.
         k: the largest number of categories of a variable.
-        real: the dtype of probabilities and uniforms, float32 or wider.
+        real: the dtype of probabilities and uniforms; JAX's default unless a class says otherwise.
     """
 
     kinds: ClassVar[str] = "any distribution"
@@ -85,7 +88,7 @@ class Factors:
 
     @property
     def real(self) -> Any:
-        raise NotImplementedError
+        return jnp.result_type(float)
 
     def redraw(self, u: Array, index: Array, kept: Array) -> Array:
         """Return category numbers ``[d]`` of one point: those of ``index`` where they are
@@ -118,8 +121,7 @@ class Factors:
 
     def log_prob(self, index: Array) -> Array:
         """Return log q(x), ``[n]``."""
-        table = self.log_conditionals(index)
-        return pick(jnp.broadcast_to(table, (*index.shape, self.k)), index).sum(-1)
+        return pick(self.log_conditionals(index), index).sum(-1)
 
     def log_prob_at(self, x: Array) -> Array:
         """Return log q(x), ``[n]``, for the sake of its derivatives."""
@@ -127,9 +129,8 @@ class Factors:
 
     def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
         """Return independent points, ``[*shape, *event]``."""
-        x = self.point(
-            self.from_uniforms(jax.random.uniform(key, (prod(shape), self.d), self.real))
-        )
+        u = jax.random.uniform(key, (prod(shape), self.d), self.real)
+        x = self.point(self.from_uniforms(u))
         return x.reshape(shape + x.shape[1:])
 
 
@@ -140,12 +141,13 @@ class IndependentFactors(Factors):
     """
 
     kinds = "independent variables (Categorical, OneHot, Bernoulli)"
+    has_categories: ClassVar[bool] = True  # the last dimension of the logits
     logits: Array
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the variables."""
-        return self.logits.shape[:-1]
+        return self.logits.shape[:-1] if self.has_categories else self.logits.shape
 
     @property
     def d(self) -> int:
@@ -153,16 +155,21 @@ class IndependentFactors(Factors):
 
     @property
     def k(self) -> int:
-        return self.logits.shape[-1]
+        return self.logits.shape[-1] if self.has_categories else 2
 
     @property
     def real(self) -> Any:
         return jnp.result_type(self.logits, jnp.float32)
 
     @property
+    def flat(self) -> Array:
+        """Logits ``[d, w]``, where w = k; for bits the log-odds, where w = 1."""
+        return self.logits.reshape(self.d, -1).astype(self.real)
+
+    @property
     def log_probs(self) -> Array:
         """Log-probabilities ``[d, k]``, -inf for impossible categories."""
-        return jax.nn.log_softmax(self.logits.reshape(self.d, self.k).astype(self.real), -1)
+        return jax.nn.log_softmax(self.flat, -1)
 
     @property
     def probs(self) -> Array:
@@ -200,17 +207,6 @@ class IndependentFactors(Factors):
         """Return the mean of a table ``[d, k, *out]`` over the categories, ``[d, *out]``."""
         return (expand(self.probs, table) * table).sum(1)
 
-    def score(self, index: Array) -> Array:
-        """Return the score in the logits, a constant, ``[n, d, k]``."""
-        return jax.nn.one_hot(index, self.k, dtype=self.real) - self.p
-
-    def with_gradient(self, gradient: Array) -> Array:
-        """Return zeros ``[*out]`` with this gradient ``[d, k, *out]`` in the logits."""
-        possible = expand(self.possible, gradient)
-        gradient = jnp.where(possible, stop_gradient(gradient), 0.0)
-        mean = gradient.sum(1, keepdims=True) / possible.sum(1, keepdims=True)
-        return (expand(zero(self.table), gradient) * (gradient - possible * mean)).sum((0, 1))
-
 
 def times_jacobian(p: Array, table: Array) -> Array:
     """Return J(p) times a table ``[..., w]``, where J(p) = diag(p) - p p^T."""
@@ -219,22 +215,32 @@ def times_jacobian(p: Array, table: Array) -> Array:
 
 
 class RelaxableFactors(IndependentFactors):
-    """Bits or one-hot vectors: points are reals, in which f may have a derivative."""
+    """Bits or one-hot vectors: points are reals, in which f may have a derivative.
+
+    In a point each variable has w numbers: a bit is a one-hot vector without its first number.
+    """
 
     kinds = "Bernoulli or OneHot"
 
     @property
     def scores(self) -> Array:
-        """Logits ``[d, w]``, with w = k for a one-hot vector; w = 1 for a bit: its log-odds."""
+        """What gradients are given for, ``[d, w]``: the logits, up to a constant per variable."""
         return self.table
+
+    def with_gradient(self, gradient: Array) -> Array:
+        """Return zeros ``[*out]`` with this gradient ``[d, w, *out]`` in the logits. Over the
+        categories of a variable it adds up to 0."""
+        return (expand(zero(self.scores), gradient) * stop_gradient(gradient)).sum((0, 1))
 
     def drawn(self, x: Array) -> Array:
         """Return points as tables of ones and zeros, ``[n, d, k]``."""
-        raise NotImplementedError
+        table = x.reshape(len(x), self.d, -1).astype(self.real)
+        return table if self.has_categories else jnp.concatenate([1 - table, table], -1)
 
     def to_point(self, table: Array) -> Array:
         """Return tables ``[n, d, k]``, or the last w columns of such, as points."""
-        raise NotImplementedError
+        numbers = table if self.has_categories else table[..., -1]
+        return numbers.reshape(len(table), *self.logits.shape).astype(self.logits.dtype)
 
     def through(self, x: Array, table: Array) -> Array:
         """Return the points x exactly, with the derivative of the tables ``[n, d, k]``."""
@@ -269,16 +275,10 @@ class OneHot(RelaxableFactors):
     logits: Array
 
     def index(self, x: Array) -> Array:
-        return stop_gradient(x).reshape(len(x), self.d, self.k).argmax(-1).astype(jnp.int32)
+        return self.drawn(stop_gradient(x)).argmax(-1).astype(jnp.int32)
 
     def point(self, index: Array) -> Array:
         return self.to_point(jax.nn.one_hot(index, self.k, dtype=self.logits.dtype))
-
-    def drawn(self, x: Array) -> Array:
-        return x.reshape(len(x), self.d, self.k).astype(self.real)
-
-    def to_point(self, table: Array) -> Array:
-        return table.reshape(len(table), *self.logits.shape).astype(self.logits.dtype)
 
 
 @pytree
@@ -295,48 +295,121 @@ class Bernoulli(RelaxableFactors):
     logits: Array
 
     kinds = "Bernoulli"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.logits.shape
-
-    @property
-    def k(self) -> int:
-        return 2
-
-    @property
-    def flat(self) -> Array:
-        """The log-odds ``[d]``."""
-        return self.logits.reshape(self.d).astype(self.real)
-
-    @property
-    def odds(self) -> Array:
-        """The log-odds ``[d]``; 0 and no gradient for a bit that is certain."""
-        return jnp.where(jnp.isinf(self.flat), 0.0, self.flat)
+    has_categories = False
 
     @property
     def log_probs(self) -> Array:
-        pair = jax.nn.log_sigmoid(jnp.stack([-self.odds, self.odds], -1))
-        certain = jnp.stack([-self.flat, self.flat], -1)  # +-inf
-        return jnp.where(jnp.isinf(certain), jnp.where(certain > 0, 0.0, -jnp.inf), pair)
+        return jax.nn.log_sigmoid(jnp.concatenate([-self.flat, self.flat], -1))
 
     @property
     def scores(self) -> Array:
-        return self.odds[:, None]
+        return jnp.where(jnp.isinf(self.flat), 0.0, self.flat)
 
     def log_prob_at(self, x: Array) -> Array:
-        bits = stop_gradient(x).reshape(len(x), self.d).astype(self.real)
-        return (bits * self.odds - jax.nn.softplus(self.odds)).sum(-1)
+        bits, odds = stop_gradient(x).reshape(len(x), self.d), self.scores[:, 0]
+        return (bits * odds - jax.nn.softplus(odds)).sum(-1)
 
     def point(self, index: Array) -> Array:
-        return index.reshape(len(index), *self.shape).astype(self.logits.dtype)
+        return self.to_point(index[..., None])
 
-    def drawn(self, x: Array) -> Array:
-        bits = x.reshape(len(x), self.d).astype(self.real)
-        return jnp.stack([1 - bits, bits], -1)
 
-    def to_point(self, table: Array) -> Array:
-        return self.point(table[..., -1])
+class Chain(Factors):
+    """Variables that depend on earlier ones. Points are category numbers ``[d]``.
+
+    The conditionals are made by :meth:`advance`, one step after the other.
+    """
+
+    length: int
+    init: Any  # the state before the first variable
+
+    def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
+        """Return the next state and the logits ``[k]``, given the previous category (first: k)."""
+        raise NotImplementedError
+
+    @property
+    def d(self) -> int:
+        return self.length
+
+    def redraw(self, u: Array, index: Array, kept: Array) -> Array:
+        def step(state: Any, now: Any) -> tuple[Any, Array]:
+            u, category, is_kept = now
+            inner, logits = self.advance(*state)
+            drawn = inverse_cdf(jax.nn.softmax(stop_gradient(logits)), u)
+            category = jnp.where(is_kept, category, drawn).astype(jnp.int32)
+            return (inner, category), category
+
+        return jax.lax.scan(step, (self.init, jnp.int32(self.k)), (u, index, kept))[1]
+
+    def log_conditionals(self, index: Array) -> Array:
+        def of_one(index: Array) -> Array:
+            previous = jnp.concatenate([jnp.full(1, self.k, jnp.int32), index[:-1]])
+            logits = jax.lax.scan(self.advance, self.init, previous)[1]
+            return jax.nn.log_softmax(logits.astype(self.real), -1)
+
+        return jax.vmap(of_one)(index)
+
+
+@pytree
+class MarkovChain(Chain):
+    """A Markov chain. A point holds category numbers ``[length]``.
+
+    Args:
+        initial: logits ``[k]`` of the first variable.
+        transition: logits ``[k, k]``, one row for each category of the previous variable.
+        length: the number of variables.
+
+    >>> q = MarkovChain(jnp.zeros(2), jnp.zeros((2, 2)), length=5)
+    >>> q.sample(jax.random.key(0)).shape
+    (5,)
+    """
+
+    initial: Array
+    transition: Array
+    length: int = static()
+
+    init = ()
+
+    @property
+    def k(self) -> int:
+        return self.initial.shape[-1]
+
+    def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
+        return state, jnp.concatenate([self.transition, self.initial[None]])[previous]
+
+
+@pytree
+class Autoregressive(Chain):
+    """A sequence whose conditionals are made by a recurrent network.
+
+    A point holds category numbers ``[length]``.
+
+    Args:
+        params: the parameters of the network, any pytree.
+        init: the state before the first variable, any pytree.
+        step: ``step(params, state, previous) -> (state, logits [categories])``, where ``previous``
+            is the previous category; for the first variable it is the number ``categories``.
+        length: the number of variables.
+        categories: the number of categories.
+
+    >>> def step(table, state, previous):
+    ...     return state, table[previous]
+    >>> q = Autoregressive(jnp.zeros((4, 3)), (), step, length=5, categories=3)
+    >>> q.sample(jax.random.key(0)).shape
+    (5,)
+    """
+
+    params: Any
+    init: Any
+    step: Callable[..., tuple[Any, Array]] = static()
+    length: int = static()
+    categories: int = static()
+
+    @property
+    def k(self) -> int:
+        return self.categories
+
+    def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
+        return self.step(self.params, state, previous)
 
 
 # The classes of distrax and NumPyro begin with these names, which saves importing them.
@@ -352,13 +425,10 @@ def view(q: Any) -> Factors:
     """Return q as factors. All dimensions of a distribution of distrax or NumPyro are variables of
     one point, those of its batch too.
 
-    >>> import jnp as jnp
     >>> view(Categorical(jnp.zeros((3, 2)))).d
     3
     """
-    if isinstance(q, Factors):
-        factors = q
-    else:
+    if not isinstance(q, Factors):
         shape = tuple(getattr(q, "batch_shape", ())) + tuple(getattr(q, "event_shape", ()))
         while type(q).__name__ in WRAPPERS:
             q = getattr(q, "base_dist", None) or q.distribution
@@ -369,22 +439,18 @@ def view(q: Any) -> Factors:
                 "q must be one of Bernoulli, Categorical, OneHot, MarkovChain, Autoregressive, or "
                 f"such a distribution of distrax or NumPyro, but it is {name}."
             )
-        logits = q.logits
-        tail = logits.shape[-1:] if cls is Categorical else ()
-        factors = cls(jnp.broadcast_to(logits, shape + tail))  # type: ignore[call-arg]
-    if isinstance(factors, IndependentFactors):
-        check_logits(factors)
-    return factors
+        tail = q.logits.shape[-1:] if cls is Categorical else ()
+        q = cls(jnp.broadcast_to(q.logits, shape + tail))  # type: ignore[call-arg]
+    if isinstance(q, IndependentFactors):
+        check_logits(q)
+    return q
 
 
 def check_logits(q: IndependentFactors) -> None:
     """Raise unless the logits are floats of at least one variable and category."""
-    name, logits = type(q).__name__, q.logits
-    least = 0 if isinstance(q, Bernoulli) else 1
-    kind = getattr(logits, "dtype", None)
-    if kind is None or not jnp.issubdtype(kind, jnp.floating):
-        given = kind or f"a {type(logits).__name__}"
-        raise TypeError(f"{name}: `logits` must be floats in an array, but they are {given}.")
+    name, logits, least = type(q).__name__, q.logits, int(q.has_categories)
+    if not jnp.issubdtype(getattr(logits, "dtype", object), jnp.floating):
+        raise TypeError(f"{name}: `logits` must be floats in an array, but {logits!r} was given.")
     if logits.ndim < least or logits.size == 0:
         raise ValueError(
             f"{name}: `logits` must have shape [*variables{', k' * least}] with at least one "

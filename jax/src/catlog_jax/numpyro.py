@@ -16,11 +16,9 @@ from numpyro import infer
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.ops.provenance import eval_provenance
 
-from .dependent import DependentFactors
 from .estimator import Estimator
 from .estimators.through import REBAR, GumbelSoftmax
-from .factors import Bernoulli, Categorical, IndependentFactors, inverse_cdf, view
-from .randomness import Randomness
+from .factors import Bernoulli, Categorical, Factors, IndependentFactors, inverse_cdf, view
 
 Message = dict[str, Any]  # a site, as NumPyro describes it
 Term = tuple[int, str]  # of the bound: 1 for sites of the model, -1 for the guide's, and the name
@@ -112,11 +110,12 @@ class ELBO(infer.ELBO):  # type: ignore[misc]  # NumPyro is untyped here
         return -jnp.mean(self.vectorize_particles_fn(estimate, keys))
 
 
-class Programs:
+class Programs(Factors):
     """A model and a guide in which all is fixed but the values of the guide's discrete sites.
 
     The plates that contain all terms of the bound that depend on these values have *elements*. A
-    table of numbers is arranged by element in *rows*, ``[elements, d, *rest]``.
+    table of numbers is arranged by element in *rows*, ``[elements, d, *rest]``. As a distribution
+    it is that of one element's variables, in the order of the guide; they may depend on each other.
 
     Attributes:
         first: the sites of a first run, by term.
@@ -125,8 +124,10 @@ class Programs:
         terms: those of the bound that depend on the values.
         plates: the names of the plates that all these terms are in.
         parts: which of the variables of an element belong to a discrete site, by name.
-        k: the largest number of categories.
     """
+
+    d: int = 0
+    k: int = 0
 
     def __init__(self, model: Callable[[], Any], guide: Callable[[], Any]) -> None:
         self.model = model
@@ -147,6 +148,7 @@ class Programs:
         sizes = [self.rows(site, site["value"]).shape[1] for site in self.discrete.values()]
         ends = np.cumsum([0, *sizes]).tolist()
         self.parts = dict(zip(self.discrete, map(slice, ends, ends[1:]), strict=False))
+        self.d = ends[-1]
         self.k = max((factors_of(site).k for site in self.discrete.values()), default=0)
 
     def run(self, values: Values) -> dict[Term, Message]:
@@ -168,15 +170,11 @@ class Programs:
 
     def rows(self, site: Message, table: Array, rest: int = 0) -> Array:
         """Return the rows of a table of a site, whose last dimensions are the rest."""
-        axes = self.axes(site)
+        of_plates = dimensions(site)
+        axes = [len(site["fn"].batch_shape) + of_plates[name] for name in self.plates]
         front = jnp.moveaxis(table, axes, range(len(axes)))
         tail = front.shape[front.ndim - rest :]
         return front.reshape(prod(front.shape[: len(axes)]), -1, *tail)
-
-    def axes(self, site: Message) -> list[int]:
-        """Return the axes of the plates among the dimensions of a site."""
-        of_plates = dimensions(site)
-        return [len(site["fn"].batch_shape) + of_plates[name] for name in self.plates]
 
     def value(self, site: Message, points: Array, as_floats: bool = False) -> Array | None:
         """Return the value of a discrete site from the points of all elements, else None."""
@@ -184,10 +182,10 @@ class Programs:
         if name not in self.discrete:
             return None
         site = self.discrete[name]
-        axes, shape = self.axes(site), factors_of(site).shape
-        inner = [size for axis, size in enumerate(shape) if axis not in axes]
-        table = points[:, self.parts[name]].reshape(*(shape[axis] for axis in axes), *inner)
-        value = jnp.moveaxis(table, range(len(axes)), axes)
+        like = jax.ShapeDtypeStruct(factors_of(site).shape, self.real)
+        # Rows are a permutation of the site's numbers, whose transpose is its inverse.
+        from_rows = jax.linear_transpose(lambda table: self.rows(site, table), like)
+        (value,) = from_rows(points[:, self.parts[name]].astype(self.real))
         return value if as_floats else value.astype(site["value"].dtype)
 
     def log_probs(self, site: Message) -> Array:
@@ -213,15 +211,13 @@ class Programs:
             return total
         q = None if self.is_dependent else self.independent()
         try:
-            estimator.view(q or GuideFactors(self))
+            estimator.view(q or self)
         except TypeError as error:
             error.add_note(f"q has the discrete sites of the guide: {', '.join(self.discrete)}.")
             raise
 
         def of_element(key: Array, q: IndependentFactors | None) -> Array:
-            factors = q or GuideFactors(self)
-            draw = Randomness(key, factors)
-            return estimator.evaluate(cost, factors, draw, batch=elements)
+            return estimator(key, cost, q or self, batch=elements)
 
         def cost(x: Array) -> Array:
             """Return the terms of this element, whose point is x."""
@@ -234,56 +230,40 @@ class Programs:
         keys = jax.random.split(key, elements)
         return total + jax.vmap(of_element, axis_name=ELEMENTS)(keys, q).sum()
 
-
-class GuideFactors(DependentFactors):
-    """The discrete sites of a guide as the variables of one element, in the order of the guide."""
-
-    def __init__(self, programs: Programs) -> None:
-        self.programs = programs
-
-    @property
-    def d(self) -> int:
-        return max(part.stop for part in self.programs.parts.values())
-
-    @property
-    def k(self) -> int:
-        return self.programs.k
-
-    @property
-    def real(self) -> Any:
-        return jnp.result_type(*(factors_of(s).real for s in self.programs.discrete.values()))
-
     def log_conditionals(self, index: Array) -> Array:
-        programs = self.programs
-
         def of_one(index: Array) -> Array:
             points = all_gather(index, ELEMENTS)
-            sites = programs.run(lambda site: programs.value(site, points))
-            rows = [programs.log_probs(sites[-1, name]) for name in programs.discrete]
+            sites = self.run(lambda site: self.value(site, points))
+            rows = [self.log_probs(sites[-1, name]) for name in self.discrete]
             return jnp.concatenate(rows, 1)[axis_index(ELEMENTS)]
 
         return jax.vmap(of_one)(index)
 
     def redraw(self, u: Array, index: Array, kept: Array) -> Array:
-        programs = self.programs
         u, points, kept = all_gather((u, index, kept), ELEMENTS)
 
         def value(site: Message) -> Array | None:
             nonlocal points
-            if site["name"] in programs.parts:
-                part = programs.parts[site["name"]]
-                drawn = inverse_cdf(jnp.exp(stop_gradient(programs.log_probs(site))), u[:, part])
+            if site["name"] in self.parts:
+                part = self.parts[site["name"]]
+                drawn = inverse_cdf(jnp.exp(stop_gradient(self.log_probs(site))), u[:, part])
                 chosen = jnp.where(kept[:, part], points[:, part], drawn)
                 points = points.at[:, part].set(chosen)
-            return programs.value(site, points)
+            return self.value(site, points)
 
-        programs.run(value)
+        self.run(value)
         return points[axis_index(ELEMENTS)]
 
 
 def factors_of(site: Message) -> IndependentFactors:
-    """Return the distribution of a discrete site."""
-    factors = view(site["fn"])
+    """Return the distribution of a discrete site of the guide."""
+    try:
+        factors = view(site["fn"])
+    except TypeError as error:
+        raise NotImplementedError(
+            f"ELBO: site {site['name']!r} of the guide is {type(site['fn']).__name__}, which is "
+            "neither reparameterised nor Bernoulli or Categorical. Use TraceGraph_ELBO."
+        ) from error
     assert isinstance(factors, IndependentFactors)
     return factors
 
@@ -304,31 +284,20 @@ def log_prob(site: Message) -> Array:
 def check(sites: dict[Term, Message]) -> None:
     """Raise if a site cannot be estimated."""
     for (sign, name), site in sites.items():
-        problem = problem_of(site, sites.get((-sign, name)), sign < 0)
+        in_other = not sites.get((-sign, name), {}).get("is_observed", True)
+        problem = None
+        if site["type"] == "mutable":
+            problem = "is mutable, which is not supported. Pass its value as an argument"
+        elif site["is_observed"]:
+            continue
+        elif sign > 0 and not in_other:
+            problem = "is not in the guide. Add it there, or sum it out (TraceEnum_ELBO)"
+        elif not (in_other or site["infer"].get("is_auxiliary")):
+            problem = (
+                "is not in the model. If that is meant, mark it by infer={'is_auxiliary': True}"
+            )
+        elif sign < 0 and not site["fn"].has_rsample and site.get("_control_flow_done"):
+            problem = "is discrete, and in control flow. Write the loop in Python"
         if problem:
             place = "guide" if sign < 0 else "model"
             raise NotImplementedError(f"ELBO: site {name!r} of the {place} {problem}.")
-
-
-def problem_of(site: Message, other: Message | None, in_guide: bool) -> str | None:
-    """Return why a site cannot be estimated, given the other program's site of that name."""
-    if site["type"] == "mutable":
-        return "is mutable, which is not supported. Pass its value as an argument"
-    if site["is_observed"]:
-        return None
-    if other is None or other.get("is_observed", True):
-        if not in_guide:
-            return "is not in the guide. Add it there, or sum it out (TraceEnum_ELBO)"
-        if not site["infer"].get("is_auxiliary"):
-            return "is not in the model. If that is meant, mark it by infer={'is_auxiliary': True}"
-    if in_guide and not site["fn"].has_rsample:
-        if site.get("_control_flow_done"):
-            return "is discrete, and in control flow. Write the loop in Python"
-        try:
-            view(site["fn"])
-        except TypeError:
-            return (
-                f"is {type(site['fn']).__name__}, which is neither reparameterised nor Bernoulli "
-                "or Categorical. Use TraceGraph_ELBO"
-            )
-    return None

@@ -1,7 +1,6 @@
 """Where a call takes its randomness from: a key, or what the caller provides."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +8,9 @@ from jax import Array
 from jax.lax import stop_gradient
 
 from .factors import Factors
+from .settings import Sampling
 
 __all__ = ["Randomness"]
-
-Sampling = Literal["independent", "antithetic", "latin"]
 
 
 @dataclass
@@ -34,53 +32,52 @@ class Randomness:
     requests: int = 0
     reads_points: bool = False
 
-    def uniform(self, *shape: int) -> Array:
-        """Return uniforms in [0, 1), those of ``noise`` if it was given."""
-        self.requests += 1
-        if self.noise is None:
-            return self._drawn(shape)
-        u = jnp.asarray(self.noise.pop(0)) if self.noise else None
-        if u is None or u.shape != shape:
-            raise ValueError(
-                f"noise: uniforms of shape {shape} come next, number {self.requests}, but "
-                f"{'nothing' if u is None else u.shape} was given."
-            )
-        return stop_gradient(u).astype(self.q.real)
-
-    def _drawn(self, shape: tuple[int, ...]) -> Array:
-        return jax.random.uniform(jax.random.fold_in(self.key, self.requests), shape, self.q.real)
-
-    def uniforms(self, n: int, *shape: int, sampling: Sampling = "independent") -> Array:
-        """Return n uniforms for every element of ``shape``.
+    def uniform(self, n: int, *shape: int, sampling: Sampling = "independent") -> Array:
+        """Return uniforms in [0, 1), ``[n, *shape]``, those of ``noise`` if it was given.
 
         - independent: they do not depend on each other.
         - antithetic: in pairs u and 1 - u (if n is odd, the last has none).
         - latin: one in each of the n strata [i/n, (i+1)/n), in a random order.
         """
-        if self.noise is not None or sampling == "independent":
-            return self.uniform(n, *shape)
+        if self.noise is None:
+            return self._dependent(n, *shape, sampling=sampling)
+        self.requests += 1
+        u = jnp.asarray(self.noise.pop(0)) if self.noise else None
+        if u is None or u.shape != (n, *shape):
+            raise ValueError(
+                f"noise: uniforms of shape {(n, *shape)} come next, number {self.requests}, but "
+                f"{'nothing' if u is None else u.shape} was given."
+            )
+        return stop_gradient(u).astype(self.q.real)
+
+    def _dependent(self, n: int, *shape: int, sampling: Sampling) -> Array:
+        """Return uniforms made from the key."""
+        if sampling == "independent":
+            return self._drawn((n, *shape))
         if sampling == "antithetic":
-            half = self.uniform((n + 1) // 2, *shape)
+            half = self._drawn(((n + 1) // 2, *shape))
             u = jnp.concatenate([half, 1 - half])[:n]
         else:
-            order = self.uniform(n, *shape)
+            order = self._drawn((n, *shape))
             rank = (order < order[:, None]).sum(1)  # few draws: counting is faster than sorting
-            u = (rank + self.uniform(n, *shape)) / n
+            u = (rank + self._drawn((n, *shape))) / n
         # They may be 1 after rounding, where a Gumbel is infinite.
         return jnp.minimum(u, 1 - jnp.finfo(self.q.real).epsneg)
+
+    def _drawn(self, shape: tuple[int, ...]) -> Array:
+        self.requests += 1
+        return jax.random.uniform(jax.random.fold_in(self.key, self.requests), shape, self.q.real)
 
     def points(self, n: int, sampling: Sampling = "independent") -> Array:
         """Return n points, ``[n, *event]``, those of ``x`` if it was given.
 
         Every point is distributed as q; ``sampling`` says how they depend on each other, as in
-        :meth:`uniforms`.
+        :meth:`uniform`.
         """
         self.reads_points = True
         if self.x is not None:
             return self.x
-        noise, self.noise = self.noise, None  # which does not stand for points
-        u = self.uniforms(n, self.q.d, sampling=sampling)
-        self.noise = noise
+        u = self._dependent(n, self.q.d, sampling=sampling)
         return stop_gradient(self.q.point(self.q.from_uniforms(u)))
 
     def variables(self, n: int, m: int) -> Array:

@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY
 from math import log
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,17 @@ from jax import Array
 from jax.lax import stop_gradient
 from jax.nn import logsumexp
 
-from ..estimator import Count, Estimate, Estimator
+from ..estimator import Estimate, Estimator
 from ..evaluator import Evaluator
 from ..factors import Bernoulli, Factors, expand, inverse_cdf, pick, ratio
 from ..randomness import Randomness
+from ..settings import Count, Several
 from .through import positive
 
 __all__ = ["ARMS", "RLOO", "VIMCO", "DisARM", "Exact", "Reinforce", "UnorderedSet"]
 
-MOST = 10  # points of an UnorderedSet
+# Points of a set: its weights need 2^samples sums.
+Few = Annotated[int, "an int from 2 to 10", lambda v: type(v) is int and 2 <= v <= 10]
 ROUNDING = 16  # times the machine's precision: a share that small is 0 but for rounding
 
 
@@ -139,10 +141,9 @@ class RLOO(Estimator[Factors]):
     Array([ 0.5, -0.5], dtype=float32)
     """
 
-    samples: Count = 2
+    samples: Several = 2
 
     twice = True
-    least_samples = 2
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -183,10 +184,9 @@ class VIMCO(Estimator[Factors]):
     Array(2., dtype=float32)
     """
 
-    samples: Count = 2
+    samples: Several = 2
 
     many_outputs = False
-    least_samples = 2
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -239,7 +239,7 @@ class DisARM(Estimator[Bernoulli]):
         change = (difference * expand(b - anti, difference)).mean(0)  # [d, *out]
         value = fx.mean(0)
         gradient = change * expand(q.p.max(-1) / 2, change)
-        return Estimate(value, value + q.with_gradient(jnp.stack([-gradient, gradient], 1)))
+        return Estimate(value, value + q.with_gradient(gradient[:, None]))
 
 
 class ARMS(Estimator[Bernoulli]):
@@ -274,9 +274,7 @@ class ARMS(Estimator[Bernoulli]):
     Array([0.25], dtype=float32)
     """
 
-    samples: Count = 2
-
-    least_samples = 2
+    samples: Several = 2
 
     def estimate(self, f: Evaluator, q: Bernoulli, draw: Randomness) -> Estimate:
         n = self.samples
@@ -289,7 +287,7 @@ class ARMS(Estimator[Bernoulli]):
         mean = (advantage * expand(b, advantage)).mean(0)  # [d, *out]
         value = fx.mean(0)
         gradient = mean * expand(pair_correction(n, rare), mean)
-        return Estimate(value, value + q.with_gradient(jnp.stack([-gradient, gradient], 1)))
+        return Estimate(value, value + q.with_gradient(gradient[:, None]))
 
 
 def pair_correction(n: int, chance: Array) -> Array:
@@ -330,17 +328,7 @@ class UnorderedSet(Estimator[Factors]):
     Array(2.906, dtype=float32)
     """
 
-    samples: Count = 2
-
-    least_samples = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples > MOST:
-            raise ValueError(
-                f"UnorderedSet: `samples` must be at most {MOST}, but it is {self.samples}. The "
-                "weights need 2^samples sums: use RLOO."
-            )
+    samples: Few = 2
 
     def estimate(self, f: Evaluator, q: Factors, draw: Randomness) -> Estimate:
         if draw.x is None:
@@ -354,9 +342,9 @@ class UnorderedSet(Estimator[Factors]):
         log_prob = q.log_prob(index)
         p = jnp.where(is_first(index), jnp.exp(stop_gradient(log_prob)), 0.0)
         first, second = chances(p)
-        first, second = expand(first, fx), second.reshape(second.shape + (1,) * (fx.ndim - 1))
-        fixed = stop_gradient(fx)
-        advantage = (second * (fixed[:, None] - fixed)).sum(1)
+        first, fixed = expand(first, fx), stop_gradient(fx)
+        difference = fixed[:, None] - fixed  # [n, n, *out]
+        advantage = (expand(second, difference) * difference).sum(1)
         value = (first * fx).sum(0)
         return Estimate(value, value + (first * advantage * expand(log_prob, fx)).sum(0))
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.lax import stop_gradient
 
-from ..estimator import Count, Estimate, Estimator
+from ..estimator import Estimate, Estimator
 from ..evaluator import Evaluator
 from ..factors import Factors, IndependentFactors, RelaxableFactors, expand
-from ..randomness import Randomness, Sampling
+from ..randomness import Randomness
+from ..settings import Count, Sampling
 
 __all__ = ["IndeCateR", "SCateR"]
 
@@ -145,13 +146,12 @@ class SCateR(Estimator[Factors]):
         index, fx = q.index(x), f(x)
         log_probs = q.log_conditionals(index)  # [n, d, k], differentiable
 
-        def resampled(row: Array, i: Array, c: Array) -> Array:
-            kept = index[row].at[i].set(c.astype(jnp.int32))
+        def redrawn(kept: Array, row: Array, i: Array, c: Array) -> Array:
             number = i * (k - 1) + (c - index[row, i]) % k
             return q.redraw(u[number, row], kept, jnp.arange(d) <= i)
 
         possible = stop_gradient(log_probs) > -jnp.inf
-        table = f.neighbours(index, fx, possible, moved=resampled)
+        table = f.neighbours(index, fx, possible, redrawn=redrawn)
         total = (expand(jnp.exp(log_probs), table) * table).sum((1, 2)).mean(0)
         base = fx.mean(0)
         return Estimate(base + total / d, base + total)

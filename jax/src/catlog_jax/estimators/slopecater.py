@@ -15,10 +15,11 @@ import numpy as np
 from jax import Array
 from jax.lax import stop_gradient
 
-from ..estimator import Count, Estimate, Estimator, Share
+from ..estimator import Estimate, Estimator
 from ..evaluator import Evaluator
 from ..factors import RelaxableFactors, expand, inverse_cdf, pytree, ratio, times_jacobian, zero
-from ..randomness import Randomness, Sampling
+from ..randomness import Randomness
+from ..settings import Count, Flag, Sampling, Share
 
 __all__ = ["SlopeCateR", "SlopeState"]
 
@@ -124,7 +125,7 @@ class SlopeCateR(Estimator[RelaxableFactors]):
     corrections: Count | None = None
     sampling: Sampling = "latin"
     decay: Share = 0.98
-    pairs: bool | None = None
+    pairs: Flag | None = None
 
     differentiates_f = True
 
@@ -165,38 +166,25 @@ class SlopeCateR(Estimator[RelaxableFactors]):
         draw: Randomness,
         state: SlopeState | None = None,
     ) -> Estimate:
-        logits = q.scores
+        logits, undecided = q.scores, gradient_scale(q.p)
         w = logits.shape[-1]
         x = q.drawn(stop_gradient(draw.points(self.samples, self.sampling)))[..., -w:]
-        n, p, undecided = len(x), q.p[:, -w:], gradient_scale(q.p)
-        alpha, beta = jnp.ones(2, q.real)
-        size = undecided
-        if state is not None:
-            alpha, beta = stop_gradient(state.coefficients()).astype(q.real)
-            size = size * stop_gradient(state.sizes()).astype(q.real)
-        pairs = self.uses_pairs(q.k)
-        beta = alpha if pairs else beta
-        plan = self._plan(q, x, size, draw)
+        n, p, learned = len(x), q.p[:, -w:], state or self.init(q.d, q.real)
+        plan = self._plan(q, x, undecided * stop_gradient(learned.sizes()), draw)
+        alpha, beta = stop_gradient(learned.coefficients())
+        beta = alpha if plan.is_of_pairs else beta
         # Slopes enter linearly, so that they are derivatives of the points, per unit of share.
         flat, bent = predictions(p, x, logits)
         moved = (alpha * flat + beta * bent) / n
         flat, bent = predictions(plan.center, plan.compared, logits[plan.variable])
         removed = (plan.weight * plan.chance)[..., None] * (alpha * flat + beta * bent)
-        moved = moved.at[plan.row, plan.variable].add(-removed[0])
-        row_share, change_share = plan.shares(n)
-        per_share = ratio(1.0, change_share, 0.0)
-        points = jnp.concatenate(
-            [
-                x + zero(moved / row_share[:, None, None]),
-                plan.changed(x, zero(-removed[1:] * per_share[..., None])),
-            ]
-        )
-        shares = jnp.concatenate([row_share, change_share.ravel()])
+        points, shares = plan.points(x), plan.shares(n)
+        moved = jnp.pad(moved, ((0, len(points) - n), (0, 0), (0, 0)))
+        moved = moved.at[plan.numbers(n), plan.variable].add(-removed)
+        points = points + zero(moved * ratio(1.0, shares, 0.0)[:, None, None])
         corrected = zero(logits[plan.variable])
         if state is not None:
-            points, corrected = observed(
-                pairs, points, corrected, state, (x, p, undecided, shares, plan)
-            )
+            points, corrected = observed(points, corrected, state, (p, undecided, shares, plan))
         fx = f.through(q.to_point(points))
         exact = plan.exact(stop_gradient(fx), n)  # [m, w, *out]
         value = (expand(shares, fx) * fx).sum(0)
@@ -210,30 +198,24 @@ class SlopeCateR(Estimator[RelaxableFactors]):
         start = draw.uniform(1 + pairs)
         ends = m * jnp.cumsum(probability)[:-1]
         variable = (ends <= (start[0] + jnp.arange(m))[:, None]).sum(-1)
-        row = np.arange(m) % n  # draws take turns
-        p_here, weight = q.p[variable], 1 / (m * probability[variable])
-        drawn = x[row, variable]
+        p, weight = q.p[variable], 1 / (m * probability[variable])
+        drawn = x[np.arange(m) % n, variable]
         first = drawn[:, 0].astype(jnp.int32) if w == 1 else drawn.argmax(-1)
-        if not pairs:
+        if pairs:
+            rest = jnp.where(first[:, None] == jnp.arange(k), 0.0, p)
+            total = rest.sum(-1)
+            u = (start[1] + jnp.arange(m) / m) % 1
+            other = jnp.where(total > 0, inverse_cdf(rest, u * total), first)
+            category = jnp.stack([first, other])
+        else:
             category = (first + jnp.arange(k)[:, None]) % k
-            chance = jnp.take_along_axis(p_here.T, category, 0)
-            compared = one_hot(category, p_here)[..., -w:]
-            return Plan(row, variable, weight, p_here[:, -w:], compared, chance)
-        rest = jnp.where(first[:, None] == jnp.arange(k), 0.0, p_here)
-        total = rest.sum(-1)
-        u = (start[1] + jnp.arange(m) / m) % 1
-        category = jnp.stack([first, jnp.where(total > 0, inverse_cdf(rest, u * total), first)])
-        compared = one_hot(category, p_here)
-        rest = ((1 - compared) * p_here).sum(-1)  # never subtracted from 1
-        total = rest.sum(0)  # 0 if the variable is certain: then both categories are the same
-        chance = ratio(rest[::-1], total, 0.5)
-        center = (chance[..., None] * compared).sum(0)
-        return Plan(row, variable, weight * total, center, compared, chance)
-
-
-def one_hot(category: Array, like: Array) -> Array:
-    """Return category numbers as tables of ones and zeros."""
-    return jax.nn.one_hot(category, like.shape[-1], dtype=like.dtype)
+        compared = jax.nn.one_hot(category, k, dtype=p.dtype)
+        chance = (compared * p).sum(-1)
+        if pairs:
+            rest = ((1 - compared) * p).sum(-1)  # never subtracted from 1
+            total = rest.sum(0)  # 0 if the variable is certain: then both categories are the same
+            chance, weight = ratio(rest[::-1], total, 0.5), weight * total
+        return Plan(variable, weight, compared[..., -w:], chance)
 
 
 def predictions(p: Array, x: Array, along: Array) -> Array:
@@ -249,7 +231,7 @@ def predictions(p: Array, x: Array, along: Array) -> Array:
 
 
 class Plan(NamedTuple):
-    r"""The corrections of a call. Draw ``row`` serves each.
+    r"""The corrections of a call. The draws take turns to serve them.
 
     A correction compares the drawn category with all others or, as a pair of categories a and b,
     with one that is drawn from the rest. Given what is compared, the drawn category has the
@@ -257,48 +239,59 @@ class Plan(NamedTuple):
     categories but the *other* one. With them a pair is a variable of two categories.
 
     Attributes:
-        row: the draws, ``[m]``.
         variable: the corrected variables, ``[m]``.
         weight: one over how often each is corrected in expectation, ``[m]``; of a pair, times the
             sum that its chances are divided by.
-        center: the mean of the compared categories, ``[m, w]``.
         compared: the categories that are compared, that of the draw first, ``[c, m, w]``.
         chance: of each of them to be the one drawn, given these, ``[c, m]``.
     """
 
-    row: Any
     variable: Array
     weight: Array
-    center: Array
     compared: Array
     chance: Array
 
-    def shares(self, n: int) -> tuple[Array, Array]:
-        """Return the weights of the draws ``[n]`` and of the changed points ``[c - 1, m]`` in the
-        value, in which corrected variables are summed out.
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether each compares two of more categories."""
+        return len(self.compared) < self.compared.shape[-1]
+
+    @property
+    def center(self) -> Array:
+        """The mean of the compared categories, ``[m, w]``."""
+        return (self.chance[..., None] * self.compared).sum(0)
+
+    def numbers(self, n: int) -> np.ndarray:
+        """Return which points are compared, ``[c, m]``: first one of the n draws, then others."""
+        c, m = self.chance.shape
+        return np.concatenate([np.arange(m) % n, n + np.arange((c - 1) * m)]).reshape(c, m)
+
+    def shares(self, n: int) -> Array:
+        """Return the weights of all points in the value, in which corrected variables are summed
+        out.
 
         A draw and its changed points share the weight 1/n by the probabilities of the corrected
         variable's categories; with several corrections, as the mean over them.
         """
-        counts = np.bincount(self.row, minlength=n)  # of corrections
-        part = self.chance / jnp.asarray(n * counts[self.row], self.chance.dtype)
-        base = jnp.asarray((counts == 0) / n, part.dtype)
-        return base.at[self.row].add(part[0]), part[1:]
+        numbers = self.numbers(n)
+        counts = np.bincount(numbers[0], minlength=n)  # of corrections
+        uncorrected = np.pad((counts == 0) / n, (0, numbers[1:].size))
+        part = self.chance / jnp.asarray(n * counts[numbers[0]], self.chance.dtype)
+        return jnp.asarray(uncorrected, part.dtype).at[numbers].add(part)
 
-    def changed(self, x: Array, moved: Array) -> Array:
-        """Return the draws with every other compared category in place of the drawn one, unless it
-        is impossible, ``[(c - 1) m, d, w]``; ``moved`` is added to it."""
-        possible = self.chance[1:, :, None] > 0
-        value = jnp.where(possible, self.compared[1:], self.compared[0]) + moved
+    def points(self, x: Array) -> Array:
+        """Return the draws, and then the draws with every other compared category in place of the
+        drawn one, unless it is impossible, ``[n + (c - 1) m, d, w]``."""
+        value = jnp.where(self.chance[1:, :, None] > 0, self.compared[1:], self.compared[0])
         is_corrected = (self.variable[:, None] == jnp.arange(x.shape[1]))[..., None]
-        points = jnp.where(is_corrected, value[:, :, None], x[self.row])
-        return points.reshape(-1, *x.shape[1:])
+        changed = jnp.where(is_corrected, value[:, :, None], x[self.numbers(len(x))[0]])
+        return jnp.concatenate([x, changed.reshape(-1, *x.shape[1:])])
 
     def exact(self, values: Array, n: int) -> Array:
         """Return the gradients of f in the logits of the corrected variables, ``[m, w, *out]``,
-        from its values at the draws and at the changed points."""
-        changed = values[n:].reshape(-1, len(self.variable), *values.shape[1:])
-        change = (changed - values[self.row])[:, :, None]  # [c - 1, m, 1, *out]
+        from its values at all points."""
+        compared = values[self.numbers(n)]
+        change = (compared[1:] - compared[0])[:, :, None]  # [c - 1, m, 1, *out]
         weight = (self.weight * self.chance[1:])[..., None] * (self.compared[1:] - self.center)
         return (expand(weight, change) * change).sum(0)
 
@@ -315,28 +308,29 @@ def gradient_scale(p: Array) -> Array:
     return jnp.sqrt(jnp.maximum(variance, 0.0))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@jax.custom_vjp
 def observed(
-    pairs: bool, points: Array, corrected: Array, state: SlopeState, arrays: Any
+    points: Array, corrected: Array, state: SlopeState, arrays: Any
 ) -> tuple[Array, Array]:
     """Return the points, and the zeros of corrected variables. In a backward pass, which brings the
     slopes of f and the exact gradients, the gradient of ``state`` is what they teach."""
     return points, corrected
 
 
-def _forward(pairs: bool, points: Array, corrected: Array, state: Any, arrays: Any) -> Any:
+def _forward(points: Array, corrected: Array, state: Any, arrays: Any) -> Any:
     return (points, corrected), (state, arrays)
 
 
-def _backward(pairs: bool, residuals: Any, gradients: tuple[Array, Array]) -> Any:
-    state, (x, p, undecided, shares, plan) = residuals
+def _backward(residuals: Any, gradients: tuple[Array, Array]) -> Any:
+    state, (p, undecided, shares, plan) = residuals
     by_point, exact = gradients
-    n, slopes = len(x), ratio(by_point, shares[:, None, None], 0.0)
+    n = len(shares) - plan.chance[1:].size
+    slopes = ratio(by_point, shares[:, None, None], 0.0)
     norms = (times_jacobian(p, slopes[:n]) ** 2).sum(-1).mean(0)
     norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
     # vmap sums what is mapped, and only that: a 1 that is mapped as the slopes are.
     one = jnp.where(jnp.isnan(by_point.ravel()[0]), 1.0, 1.0)
-    seen = statistics(plan, p[plan.variable], slopes, exact, n, pairs)
+    seen = statistics(plan, p[plan.variable], slopes, exact, n)
     new = SlopeState(*seen, norms, one * undecided**2, one)
     return by_point, exact, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state), None
 
@@ -344,20 +338,15 @@ def _backward(pairs: bool, residuals: Any, gradients: tuple[Array, Array]) -> An
 observed.defvjp(_forward, _backward)
 
 
-def statistics(
-    plan: Plan, p: Array, slopes: Array, exact: Array, n: int, pairs: bool
-) -> tuple[Array, Array]:
+def statistics(plan: Plan, p: Array, slopes: Array, exact: Array, n: int) -> tuple[Array, Array]:
     """Return the terms of the normal equations, from the slopes at all points and the exact
     gradients ``[m, w]``, less the noise of the predictions."""
-    m = len(exact)
-    at_draw = slopes[plan.row, plan.variable]
-    at_change = slopes[n:].reshape(-1, m, *slopes.shape[1:])[:, jnp.arange(m), plan.variable]
-    at = jnp.concatenate([at_draw[None], at_change])  # [c, m, w]
+    at, m = slopes[plan.numbers(n), plan.variable], len(exact)  # [c, m, w]
     chance = plan.chance[..., None]
     mean = (chance * predictions(plan.center, plan.compared, at)).sum(1) * plan.weight[:, None]
     spread = predictions(p, plan.compared, at)
     spread = spread - (chance * spread).sum(1, keepdims=True)
-    if pairs:  # with one coefficient
+    if plan.is_of_pairs:  # with one coefficient
         mean, spread = (jnp.stack([t.sum(0), jnp.zeros_like(t[0])]) for t in (mean, spread))
     noise = plan.weight / n * (chance * (spread[:, None] * spread)).sum((2, 4))
     gram = ((mean[:, None] * mean).sum(-1) + noise).sum(-1) / m

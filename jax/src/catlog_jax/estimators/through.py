@@ -1,25 +1,25 @@
 """Estimators that differentiate f through draws: straight-through and relaxations."""
 
 from dataclasses import KW_ONLY
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.lax import stop_gradient
 
-from ..estimator import Count, Estimate, Estimator, Positive, once
+from ..estimator import Estimate, Estimator, once
 from ..evaluator import Evaluator
 from ..factors import Bernoulli, OneHot, RelaxableFactors, pick, times_jacobian, zero
-from ..randomness import Randomness, Sampling
+from ..randomness import Randomness
+from ..settings import Count, Flag, Positive, Sampling
 
 __all__ = ["REBAR", "GumbelRao", "GumbelSoftmax", "ReinMax", "StraightThrough", "sample"]
 
-R = TypeVar("R", bound=RelaxableFactors)
 IMPOSSIBLE = -1e30  # in place of -inf where it is multiplied: 0 times it is 0
 
 
-class Through(Estimator[R]):
+class Through(Estimator[RelaxableFactors]):
     """The mean of f at draws of independent variables, differentiated through the draws.
 
     A subclass defines :meth:`points`. It can be used without f as well, by
@@ -33,16 +33,16 @@ class Through(Estimator[R]):
     unbiased = False
     differentiates_f = True
 
-    def points(self, q: R, draw: Randomness) -> Array:
+    def points(self, q: RelaxableFactors, draw: Randomness) -> Array:
         """Return draws with this estimator's derivative, ``[n, *event]``."""
         raise NotImplementedError
 
-    def estimate(self, f: Evaluator, q: R, draw: Randomness) -> Estimate:
+    def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         mean = f.through(self.points(q, draw)).mean(0)
         return Estimate(mean, mean)
 
 
-class StraightThrough(Through[RelaxableFactors]):
+class StraightThrough(Through):
     r"""The derivative of f at the draw, used as the derivative of f in the probabilities.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
@@ -71,7 +71,7 @@ class StraightThrough(Through[RelaxableFactors]):
         return q.through(draw.points(self.samples, self.sampling), q.probs[None])
 
 
-class ReinMax(Through[RelaxableFactors]):
+class ReinMax(Through):
     r"""Straight-through of second order: differences of f are approximated by the trapezoidal rule.
 
     .. math::
@@ -109,9 +109,8 @@ class ReinMax(Through[RelaxableFactors]):
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Array:
         x, p, logits = draw.points(self.samples, self.sampling), q.p, q.table
-        if not isinstance(self.temperature, int | float) or self.temperature != 1:
-            scores = jnp.where(q.possible, stop_gradient(logits), -jnp.inf)
-            p = jax.nn.softmax(scores / self.temperature, -1)
+        if isinstance(self.temperature, Array) or self.temperature != 1:
+            p = jax.nn.softmax(stop_gradient(q.log_probs) / self.temperature, -1)
         above = q.drawn(x) - p
         # 2 J((x + p) / 2) = J(p) + (x - p) (x - p)^T / 2, as x is one-hot
         curved = above * (above * logits).sum(-1, keepdims=True) / 2
@@ -145,7 +144,7 @@ def gumbels_given_argmax(log_probs: Array, index: Array, uniforms: Array) -> Arr
     return jnp.where(index[..., None] == jnp.arange(log_e.shape[-1]), -top, others)
 
 
-class GumbelSoftmax(Through[RelaxableFactors]):
+class GumbelSoftmax(Through):
     r"""The gradient of f through a continuous relaxation of the draw.
 
     .. math::
@@ -178,30 +177,27 @@ class GumbelSoftmax(Through[RelaxableFactors]):
 
     _: KW_ONLY
     temperature: Positive = 1.0
-    hard: bool = False
+    hard: Flag = False
 
     arrays = ("temperature",)
     twice = True  # those of the relaxation
 
     def points(self, q: RelaxableFactors, draw: Randomness) -> Array:
         shape = (q.d,) if isinstance(q, Bernoulli) else (q.d, q.k)
-        temperature = jnp.broadcast_to(jnp.asarray(self.temperature), q.logits.shape).reshape(shape)
-        u = draw.uniforms(self.samples, *shape, sampling=self.sampling)
+        u = draw.uniform(self.samples, *shape, sampling=self.sampling)
+        temperature = jnp.broadcast_to(self.temperature, q.logits.shape).reshape(q.d, -1)
         if isinstance(q, Bernoulli):
-            u = positive(u)
-            logistic = jnp.log(u) - jnp.log1p(-u)
-            relaxed = jax.nn.sigmoid((q.flat + logistic) / temperature)
+            u = positive(u)[..., None]
+            relaxed = jax.nn.sigmoid((q.flat + (jnp.log(u) - jnp.log1p(-u))) / temperature)
             discrete = (relaxed > 0.5).astype(relaxed.dtype)
-            draws = q.point(discrete + zero(relaxed) if self.hard else relaxed)
         else:
             scores = (q.table + gumbels(u)) / temperature
             relaxed = jax.nn.softmax(scores, -1, where=q.possible)
             discrete = jax.nn.one_hot(relaxed.argmax(-1), q.k, dtype=relaxed.dtype)
-            draws = q.to_point(discrete + zero(relaxed) if self.hard else relaxed)
-        return draws
+        return q.to_point(discrete + zero(relaxed) if self.hard else relaxed)
 
 
-class GumbelRao(Through[RelaxableFactors]):
+class GumbelRao(Through):
     r"""Straight-through Gumbel-Softmax, averaged over the noise that gives the same draw.
 
     .. math::
@@ -297,10 +293,9 @@ class REBAR(Estimator[RelaxableFactors]):
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         f.check_dependence()
         x = draw.points(self.samples)
-        fx, index = f(x), q.index(x)
-        f.evaluations += len(x)  # those of the control variate
+        fx, index, f_constant = f(x), q.index(x), f.constant
         z = gumbels_given_argmax(q.log_probs, index, draw.uniform(*index.shape, q.k))
-        f_constant, score = f.constant, q.score(index)
+        score = jax.nn.one_hot(index, q.k, dtype=q.real) - q.p
         weight = jnp.exp(z - z.max(-1, keepdims=True))
 
         def control(z: Array, temperature: Array) -> Array:
@@ -310,21 +305,20 @@ class REBAR(Estimator[RelaxableFactors]):
 
         def gradient(eta: Array, temperature: Array) -> tuple[Array, Array]:
             """Return the squared norm of the gradient in the logits, and the gradient."""
-            c, slope = jax.vmap(jax.value_and_grad(control), (0, None))(z, temperature)
+            c, slope = f.map(lambda z: jax.value_and_grad(control)(z, temperature), z)
             pathwise = slope * weight
             pathwise = pathwise - q.p * pathwise.sum(-1, keepdims=True)
             residual = (stop_gradient(fx) - eta * c)[:, None, None]
-            mean = (residual * score + eta * pathwise).mean(0)
-            return (mean**2).sum() / (2 if isinstance(q, Bernoulli) else 1), mean
+            mean = (residual * score + eta * pathwise).mean(0)[:, -q.flat.shape[-1] :]
+            return (mean**2).sum(), mean
 
-        value = fx.mean(0)
         settings = [jnp.asarray(s, q.real) for s in (self.eta, self.temperature)]
-        if not any(isinstance(s, jax.Array) for s in (self.eta, self.temperature)):
-            return Estimate(value, value + q.with_gradient(gradient(*settings)[1]))
-        fixed = [stop_gradient(s) for s in settings]
-        by_setting, mean = jax.grad(gradient, (0, 1), has_aux=True)(*fixed)
-        objective = sum(by * s for by, s in zip(by_setting, settings, strict=True))
-        surrogate = with_objective(value + q.with_gradient(mean), objective)
+        # The compiler drops these derivatives where nothing is learned.
+        slopes, mean = jax.grad(gradient, (0, 1), has_aux=True)(*map(stop_gradient, settings))
+        value = fx.mean(0)
+        surrogate = value + q.with_gradient(mean)
+        if isinstance(self.eta, Array) or isinstance(self.temperature, Array):
+            surrogate = with_objective(surrogate, sum(map(jnp.multiply, slopes, settings)))
         return Estimate(value, surrogate)
 
 
@@ -338,18 +332,12 @@ def with_objective(surrogate: Array, objective: Any) -> Array:
     return surrogate
 
 
-def _forward(surrogate: Array, objective: Array) -> tuple[Array, None]:
-    return surrogate, None
+with_objective.defvjp(
+    lambda surrogate, objective: (surrogate, None), lambda _, gradient: (gradient, gradient**2)
+)
 
 
-def _backward(residuals: None, gradient: Array) -> tuple[Array, Array]:
-    return gradient, gradient**2
-
-
-with_objective.defvjp(_forward, _backward)
-
-
-def sample(key: Array, q: Any, estimator: Through[Any] | None = None) -> Array:
+def sample(key: Array, q: Any, estimator: Through | None = None) -> Array:
     """Return one point of q with an estimator's derivative: a layer in a network.
 
     The loss is then differentiated through the draw, with the bias of the estimator. Where the rest
