@@ -22,7 +22,7 @@ from catlog.diagnostics.comparing import COLUMNS, NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.distributions import MarkovChain
 from catlog.estimators import ESTIMATORS, DoubleCV, GappedStraightThrough
-from catlog.functions import Additive
+from catlog.functions import Additive, OfSum
 from catlog.testing import CASES, FUNCTIONS
 from support.laws import bits, integers, one_hots
 
@@ -228,6 +228,30 @@ def test_times_come_from_the_clock() -> None:
         assert row.merit_high / row.merit == pytest.approx(row.variance_high / row.variance)
     assert list(result.rows) == sorted(result.rows, key=lambda row: row.merit)
     assert result.best is result.rows[0]
+
+
+# Functions that know their means
+
+
+def test_a_known_mean_is_checked_and_needs_no_evaluation() -> None:
+    """So every budget allows it. A wrong mean is found."""
+    f, q = Additive(torch.rand(5, 3)), integers(torch.randn(5, 3))
+    result = quick(f, q, ["Exact", "RLOO"], budget=10, repeats=4)
+    assert result["Exact()"].evaluations == 0
+    assert result["Exact()"].bias < 1e-6
+    assert result.reference == "exact"
+    f.expectation = lambda q: f(q.sample())  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"f\.expectation does not agree with f"):
+        quick(f, q, ["Exact"])
+
+
+def test_advise_finds_the_mean() -> None:
+    q = integers(torch.linspace(-1, 1, 400).view(40, 10))
+    f = OfSum(lambda total: total == 200, 10)
+    advice = catlog.advise(f, q)
+    assert isinstance(advice.estimator, Exact)
+    assert [trial.evaluations for trial in advice.trials if trial.name == "Exact()"] == [0]
+    assert not isinstance(catlog.advise(lambda x: f(x), q).estimator, Exact)
 
 
 # Estimators whose calls are of two kinds
