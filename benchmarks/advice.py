@@ -11,10 +11,11 @@ moment each, so that other work on the machine slows all alike. The others stop 
 times as long as the first to arrive (`limit`).
 
 Policies say which estimator to take. `advise` is asked at the start, once as it comes (with the
-`penalty=` of the problem) and once with the training step; each five times, with other seeds. The
-rule by the clock takes the most draws of RLOO whose step takes at most 1.2 times as long as
-RLOO(2)'s. The rows "first edition" are recorded answers of an earlier `advise`. `pick` is the
-choice, `level` the group that it was taken from, and `seconds` the time of the pilot.
+`penalty=` of the problem) and once with the training step; each five times, with other seeds (the
+record has two calls with the step, at the first start). The rule by the clock takes the most draws
+of RLOO whose step takes at most 1.2 times as long as RLOO(2)'s. The rows "first edition" are
+recorded answers of an earlier `advise`. `pick` is the choice, `level` the group that it was taken
+from, and `seconds` the time of the pilot.
 
 The regret of a policy is the time to the target with its pick, over that with the best estimator
 raced. Times are geometric means over seeds and races; one that does not arrive counts as twice the
@@ -23,7 +24,8 @@ limit. A pick that did not race (`not_raced`) has none.
 The constants of `advise` were chosen by seeds below 9300, and were fixed before any seed above it
 was used. Seeds 9301 to 9303 judge, three races each. Where two draws are taken and single races
 differ most, on `features` and `simulator`, seeds 9301 to 9306 do. The usual estimators race, the
-candidates of `advise`, and whatever a policy named at one of the starts.
+candidates of `advise`, and whatever a policy named at one of the starts. The machine was
+shared: five to fifteen processes per core during the races, ten to eighteen during the pilots.
 """
 
 import re
