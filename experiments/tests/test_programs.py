@@ -71,7 +71,7 @@ def test_a_network_learns_from_sums_of_numbers() -> None:
     metrics = task.measure(task.iterations)
     assert metrics["digit_accuracy"] ** 2 > 0.5
     assert metrics["accuracy"] == pytest.approx(metrics["digit_accuracy"] ** 2, abs=0.1)
-    assert float(task.rate) < 1e-5  # it fell to zero
+    assert float(task.optimiser.param_groups[0]["lr"]) < 1e-5  # it fell to zero
 
 
 def test_images_are_used_again_where_sequences_ask_for_more() -> None:
