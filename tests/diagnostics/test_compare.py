@@ -142,7 +142,8 @@ def test_parameters_are_found_and_left_alone() -> None:
     assert row.trained == 5
     assert row.estimator.alpha != 0
     assert E.alpha == 0
-    leaves = [leaf for module in (encoder, decoder, E) for leaf in module.parameters()]
+    modules = encoder, decoder, E, row.estimator
+    leaves = [leaf for module in modules for leaf in module.parameters()]
     assert all(leaf.grad is None for leaf in leaves)
 
 
