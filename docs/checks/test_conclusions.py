@@ -273,7 +273,7 @@ def test_the_second_softmax_makes_hard_programs_hard_again() -> None:
 
 
 def test_who_is_first_in_the_races() -> None:
-    methods = race.curves(read("speed/race_cuda"))
+    methods = race.of_images("mnist")
     times = {name: race.mean_to(methods[name]) for name in race.HEADLINE}
     assert min(times, key=times.__getitem__).startswith("ReinMax")
     assert min(filter(race.is_unbiased, times), key=times.__getitem__).startswith("SlopeCateR")
