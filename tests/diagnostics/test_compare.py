@@ -136,7 +136,7 @@ def test_gradients_of_every_distribution(case: Any) -> None:
 def test_parameters_are_found_and_left_alone() -> None:
     encoder, data = nn.Linear(4, 3).double(), torch.randn(5, 4, dtype=torch.float64)
     decoder, E = nn.Linear(3, 1).double(), DoubleCV(4)
-    q = bits(encoder(data))
+    q = bits(encoder(data) + encoder(-data / 2))  # each parameter is reached twice
     (row,) = quick(lambda z: decoder(z).squeeze(-1), q, [E], training=5, repeats=10).rows
     assert row.variances.shape == (15,)  # weights and bias
     assert row.trained == 5
