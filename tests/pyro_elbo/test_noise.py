@@ -160,14 +160,14 @@ def later_site() -> tuple[Any, Program, Program]:
             a = pyro.sample("a", dist.Bernoulli(0.5))
             z = pyro.sample("z", dist.Normal(0.0, 1.0))
             b = pyro.sample("b", dist.Bernoulli(0.5))
-            pyro.sample("y", dist.Normal(a + z * b, 1.0), obs=torch.tensor(DATUM))
+            pyro.sample("y", dist.Normal(a + z - 2 * b, 1.0), obs=torch.tensor(DATUM))
 
     def guide() -> None:
         logit, slope = (pyro.param(name, torch.full((20000,), 0.9)) for name in ("logit", "slope"))
         with pyro.plate("copies", 20000):
             a = pyro.sample("a", dist.Bernoulli(logits=logit))
             z = pyro.sample("z", dist.Normal(a, 1.0))
-            pyro.sample("b", dist.Bernoulli(logits=slope * z))
+            pyro.sample("b", dist.Bernoulli(logits=slope * (z + 2 * a - 1)))
 
     return catlog.SCateR(1), model, guide
 
