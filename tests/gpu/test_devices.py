@@ -392,6 +392,7 @@ def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
+@needs_gpu
 @pytest.mark.parametrize("ask", ["advise", "compare"])
 def test_estimators_that_learn_are_asked_on_the_device(ask: str) -> None:
     logits = torch.zeros(8, 20, device=DEVICE, requires_grad=True)
