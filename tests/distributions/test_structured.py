@@ -266,6 +266,7 @@ def test_narrow_types_give_what_float32_gives(
             E_now, q = deepcopy(E), make(leaf)
             value = E_now(lambda x: (x * weights).sum(-1).sin(), q, generator=seeded())
             results.append(with_gradients(value, leaf))
+            q.sample()
         (value, gradient), (wide, wanted) = results
         assert value.dtype == torch.float32
         # A network's own arithmetic is in the narrow type; tables are not.
