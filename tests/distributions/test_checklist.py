@@ -265,6 +265,10 @@ def test_narrow_types_compute_in_float32(name: str, dtype: torch.dtype) -> None:
     wide = law_of(case, theta.float()).ordered
     x, u = wide.enumerate_support(), torch.rand(1000, len(wide.cardinalities))
     wanted = wide.entropy(), wide.marginals(), wide.log_prob(x), wide.from_uniforms(u)
+    place = wanted[-1].unsqueeze(-1)  # by its definition, the uniform lies in its category's cell
+    probs = wide.log_conditionals(wanted[-1]).double().exp()
+    above, width = (table.gather(-1, place).squeeze(-1) for table in (probs.cumsum(-1), probs))
+    assert ((u > above - width - 1e-6) & (u < above + 1e-6)).all()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for q in (wide, law_of(case, theta).ordered):
             got = q.entropy(), q.marginals(), q.log_prob(x), q.from_uniforms(u)
