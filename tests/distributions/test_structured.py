@@ -73,6 +73,13 @@ EVALUATIONS: dict[str, tuple[catlog.Estimator, Distribution, int]] = {
 }  # fmt: skip
 
 
+def test_leg_gives_categories_beyond_a_variable_s_own_no_weight() -> None:
+    """The mean of a constant is that constant, but for rounding."""
+    q = case("network of networks")
+    value = catlog.estimators.LEG(50)(lambda x: 1e6 + 0.0 * x.sum(-1).double(), q)
+    assert_close(value, torch.tensor(1e6).double(), rtol=1e-14, atol=0)
+
+
 @pytest.mark.parametrize("name", EVALUATIONS)
 def test_evaluations_as_promised(name: str) -> None:
     E, q, count = EVALUATIONS[name]
