@@ -150,13 +150,8 @@ def side_by_side(
 
 def advise(training: Training, call: int, **options: Any) -> Row:
     f, q = training.question()
-    advice = catlog.advise(
-        *(f, q),
-        penalty=training.problem.penalty,
-        seed=call,
-        clock=training.clock,
-        **options,
-    )
+    options |= {"penalty": training.problem.penalty, "clock": training.clock}
+    advice = catlog.advise(f, q, seed=call, **options)
     names = [trial.name for trial in advice.trials if trial.is_level]
     return {"pick": str(advice.estimator), "level": "; ".join(names), "seconds": advice.seconds}
 
@@ -215,14 +210,11 @@ def races(args: Args, table: Table) -> Rows:
 
 def starts(args: Args) -> list[tuple[str, int]]:
     """Return problems and seeds: first all problems with the first seed."""
-    seeds, problems = (
-        (args.seeds[:1], args.problems[:2]) if args.quick else (args.seeds, args.problems)
-    )
-    return [
-        (problem, seed)
-        for seed, problem in product(seeds, problems)
-        if problem in NOISY or seed not in SEEDS[3:]
-    ]
+    problems, seeds = args.problems, args.seeds
+    if args.quick:
+        problems, seeds = problems[:2], seeds[:1]
+    pairs = [(problem, seed) for seed in seeds for problem in problems]
+    return [pair for pair in pairs if pair[0] in NOISY or pair[1] not in SEEDS[3:]]
 
 
 def recorded(args: Args, name: str) -> list[Row]:
