@@ -232,7 +232,7 @@ def test_batches_and_expand(case: StructuredCase) -> None:
 
 
 @pytest.mark.parametrize("batch", [(0,), (2, 0)], ids=str)
-@pytest.mark.parametrize("name", [name for name in STRUCTURED_CASES if "context" not in name])
+@pytest.mark.parametrize("name", STRUCTURED_CASES)
 def test_an_empty_batch(name: str, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     # torch's own check cannot do empty batches.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)

@@ -291,7 +291,7 @@ class Autoregressive(Ordered):
         """Return the next logits and the states, by a step of the sequences that have not ended."""
         lead, k = x.shape[:-1], self.cardinalities[block]
         flat = (prod(lead),) if self._one_by_one else lead
-        rows = _running(has_ended.reshape(flat[0], -1).all(1), x)
+        rows = _running(has_ended.reshape(*flat, 1).flatten(1).all(1), x)
         before = None if previous is None else previous.reshape(flat)
         states = states if rows is None else states.keep(rows)
         state = states.state
