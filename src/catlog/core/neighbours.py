@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Int64, Num
+from jaxtyping import Bool, Float, Int64, Num, Shaped
 from torch import Tensor
 
 from .abilities import has_table
@@ -188,8 +188,8 @@ class Neighbours:
         self.f.check_finite(table, "f.neighbours must return")
         return table
 
-    def _own_table(self) -> Table:
-        """Return f's own table of the slots, with the outputs in the batch."""
+    def _own_table(self) -> Shaped[Tensor, "n *batch slots k"]:
+        """Return f's own table of the slots, of floats or bools, with the outputs in the batch."""
         q, f = self.q, self.f.f
         assert has_table(f)
         points, batch, slots = q.seen(self.x.clone()), q.seen_batch, self.index.shape[-1]

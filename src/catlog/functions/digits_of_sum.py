@@ -1,7 +1,7 @@
 """The digits of the sum of two numbers, compared with known ones."""
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
@@ -44,7 +44,7 @@ class DigitsOfSum(OwnTable):
     target: Tensor
 
     def __init__(
-        self, target: Int64[Tensor, "*batch m"], base: int = 10, one_hot: bool = False
+        self, target: Integer[Tensor, "*batch m"], base: int = 10, one_hot: bool = False
     ) -> None:
         super().__init__()
         check_count("DigitsOfSum", "base", base, least=2)

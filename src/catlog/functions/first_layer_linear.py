@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ..core.categories import widened
@@ -47,7 +47,7 @@ class BernoulliCrossEntropy(nn.Module):
 
     targets: Tensor
 
-    def __init__(self, targets: Float[Tensor, "*batch pixels"]) -> None:
+    def __init__(self, targets: Shaped[Tensor, "*batch pixels"]) -> None:
         super().__init__()
         if isinstance(targets, Tensor) and not targets.is_floating_point():  # a binary image
             targets = targets.to(torch.get_default_dtype())
