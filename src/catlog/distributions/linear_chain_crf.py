@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core.categories import as_logits
 from ..core.checks import check_is_tensor, check_together
 from ..core.tracing import can_inspect
-from .bit_counts import IMPOSSIBLE, LARGEST
+from .bit_counts import IMPOSSIBLE
 from .markov_chain import MarkovChain, check_tables, serves_every_step
 
 LARGEST_ROUNDING = 1e-2  # of the log-weights of sequences
@@ -86,10 +86,10 @@ class LinearChainCRF(MarkovChain):
         self.parts = parts
         self.log_sum = parts.sum(-1)
         table = torch.stack(transitions[::-1], -3) if transitions else steps
-        # A state without a future is never entered. Any row will do for it, and zeros are valid.
+        # A state without a future is never entered. Any row will do for it, so it stays as it is.
         is_zero = table < IMPOSSIBLE / 2
         is_dead = is_zero.all(-1, keepdim=True)
-        table = table.masked_fill(is_zero, -torch.inf).masked_fill(is_dead, 0.0)
+        table = table.masked_fill(is_zero & ~is_dead, -torch.inf)
         initial = message.masked_fill(message < IMPOSSIBLE / 2, -torch.inf)
         super().__init__(initial, table, length, validate_args=validate_args)
 
@@ -146,5 +146,4 @@ def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     """
     level = weights.detach().amax(tuple(range(-dims, 0)), keepdim=True)
     level = level.clamp(min=torch.finfo(weights.dtype).min)
-    levelled = (weights - level).clamp(min=-LARGEST)
-    return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level.flatten(-dims).squeeze(-1)
+    return (weights - level).clamp(min=IMPOSSIBLE), level.flatten(-dims).squeeze(-1)

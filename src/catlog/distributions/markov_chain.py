@@ -103,17 +103,18 @@ class MarkovChain(Ordered):
         return self.by_variable(parts if self.emission is None else [*parts, self._observations(x)])
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
-        # As Ordered does it, but with the CDFs of all states made at once.
+        # As Ordered does it, but with the CDFs of all states made at once, and draws beside states.
         with torch.no_grad():
-            steps = [cdf_steps(log_softmax(self.initial).exp()).expand(u.shape[:-1] + (-1,))]
+            steps = [cdf_steps(log_softmax(self.initial).exp()).unsqueeze(-2)]
             tables = cdf_steps(log_softmax(self.transition).exp())
-            uniforms = u[..., : self.length].unsqueeze(-1).unbind(-2)
+            uniforms = u[..., : self.length].movedim(0, -1).unsqueeze(-1).unbind(-3)
             states = [(uniforms[0] >= steps[0]).sum(-1)]
             for t in range(1, self.length):
                 table = tables if self.shared else tables.select(-3, t - 1)
-                steps.append(lookup(table, states[-1]))
+                steps.append(rows_of(table, states[-1]))
                 states.append((uniforms[t] >= steps[t]).sum(-1))
-            x, seen = torch.stack(states, -1), [torch.stack(steps)]
+            x = torch.stack(states, -1).movedim(-2, 0).clone(memory_format=torch.contiguous_format)
+            seen = [steps[0], *([torch.stack(steps[1:])] if steps[1:] else [])]
             if self.emission is not None:
                 seen.append(log_softmax(self._observations(x)).exp())
                 x = torch.cat([x, inverse_cdf(seen[-1], u[..., self.length :])], -1)
@@ -186,7 +187,15 @@ def lookup(
     """Return the rows of a (batched) table at ``index``."""
     if table.numel() == table.shape[-2:].numel():
         return table.flatten(0, -2)[index]
+    return rows_of(table, index.movedim(0, -1)).movedim(-2, 0)
+
+
+def rows_of(
+    table: Float[Tensor, "*#batch states k"], index: Int64[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch n k"]:
+    """Return n rows of every table of a batch."""
+    if table.numel() == table.shape[-2:].numel():
+        return table.flatten(0, -2)[index]
     # All rows of a table at once, as the derivative is a table for each gather.
-    table = table.expand(index.shape[1:] + table.shape[-2:])
-    rows = index.movedim(0, -1).unsqueeze(-1)
-    return table.gather(-2, rows.expand(*rows.shape[:-1], table.shape[-1])).movedim(-2, 0)
+    table = table.expand(index.shape[:-1] + table.shape[-2:])
+    return table.gather(-2, index.unsqueeze(-1).expand(*index.shape, table.shape[-1]))
