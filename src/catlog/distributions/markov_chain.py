@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..core.categories import as_logits, cdf_steps, inverse_cdf, log_softmax
+from ..core.categories import as_logits, cdf_steps, inverse_cdf, softmax
 from ..core.checks import broadcasts, check_count, check_is_tensor, check_together
 from ..core.ordered import Ordered, entropy_of
 from ..core.tracing import can_inspect
@@ -105,8 +105,8 @@ class MarkovChain(Ordered):
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # As Ordered does it, but with the CDFs of all states made at once, and draws beside states.
         with torch.no_grad():
-            steps = [cdf_steps(log_softmax(self.initial).exp()).unsqueeze(-2)]
-            tables = cdf_steps(log_softmax(self.transition).exp())
+            steps = [cdf_steps(softmax(self.initial)).unsqueeze(-2)]
+            tables = cdf_steps(softmax(self.transition))
             uniforms = u[..., : self.length].movedim(0, -1).unsqueeze(-1).unbind(-3)
             states = [(uniforms[0] >= steps[0]).sum(-1)]
             for t in range(1, self.length):
@@ -116,7 +116,7 @@ class MarkovChain(Ordered):
             x = torch.stack(states, -1).movedim(-2, 0).clone(memory_format=torch.contiguous_format)
             seen = [steps[0], *([torch.stack(steps[1:])] if steps[1:] else [])]
             if self.emission is not None:
-                seen.append(log_softmax(self._observations(x)).exp())
+                seen.append(softmax(self._observations(x)))
                 x = torch.cat([x, inverse_cdf(seen[-1], u[..., self.length :])], -1)
             if can_inspect(validate, x) and any(bool(rows.isnan().any()) for rows in seen):
                 self.log_conditionals(x)  # raises an error
