@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core.categories import as_logits
 from ..core.checks import check_is_tensor, check_together
 from ..core.tracing import can_inspect
-from .bit_counts import IMPOSSIBLE
+from .bit_counts import IMPOSSIBLE, LARGEST
 from .markov_chain import MarkovChain, check_tables, serves_every_step
 
 LARGEST_ROUNDING = 1e-2  # of the log-weights of sequences
@@ -146,4 +146,5 @@ def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     """
     level = weights.detach().amax(tuple(range(-dims, 0)), keepdim=True)
     level = level.clamp(min=torch.finfo(weights.dtype).min)
-    return (weights - level).clamp(min=IMPOSSIBLE), level.flatten(-dims).squeeze(-1)
+    levelled = (weights - level).clamp(min=-LARGEST)
+    return levelled.masked_fill(weights == -torch.inf, IMPOSSIBLE), level.flatten(-dims).squeeze(-1)

@@ -105,7 +105,8 @@ class MarkovChain(Ordered):
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # As Ordered does it, but with the CDFs of all states made at once, and draws beside states.
         with torch.no_grad():
-            steps = [cdf_steps(softmax(self.initial)).unsqueeze(-2)]
+            first = cdf_steps(softmax(self.initial)).unsqueeze(-2)
+            steps = [first.expand(*u.shape[1:-1], len(u), -1)]
             tables = cdf_steps(softmax(self.transition))
             uniforms = u[..., : self.length].movedim(0, -1).unsqueeze(-1).unbind(-3)
             states = [(uniforms[0] >= steps[0]).sum(-1)]
@@ -114,7 +115,7 @@ class MarkovChain(Ordered):
                 steps.append(rows_of(table, states[-1]))
                 states.append((uniforms[t] >= steps[t]).sum(-1))
             x = torch.stack(states, -1).movedim(-2, 0).clone(memory_format=torch.contiguous_format)
-            seen = [steps[0], *([torch.stack(steps[1:])] if steps[1:] else [])]
+            seen = [torch.stack(steps)]
             if self.emission is not None:
                 seen.append(softmax(self._observations(x)))
                 x = torch.cat([x, inverse_cdf(seen[-1], u[..., self.length :])], -1)
