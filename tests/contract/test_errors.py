@@ -22,7 +22,7 @@ from catlog.diagnostics import naming
 from catlog.distributions import Categoricals
 from catlog.estimators import ESTIMATORS, CountDifferences, MovingAverageBaseline
 from catlog.testing.settings import chosen_per_draw, supports, tape
-from support import laws
+from support import laws, wrong_calls
 from support.laws import KINDS, bits, integers
 
 ALL = [
@@ -41,7 +41,7 @@ each_class = pytest.mark.parametrize("cls", [*ESTIMATORS.values(), CountDifferen
 
 
 def total(x):
-    return x.sum(-1)
+    return x.sum(-1).float()
 
 
 def clean(x):
@@ -79,7 +79,9 @@ for module in (
     catlog.estimators,
     checks,
     naming,
+    catlog.language_models,
     laws,
+    wrong_calls,
 ):
     NAMES |= vars(module)
 
@@ -301,10 +303,27 @@ def test_other_devices_are_named():
         check({"E(total, q)": rf"{keeps}.*{variable}\.to\('meta'\)"}, E=E, q=q)
 
 
+WRONG_TENSORS = {
+    "list": ([[0.0, 1.0]], "must be a tensor.* list was given"),
+    "sparse": (torch.eye(2).to_sparse(), r"must be a dense tensor.*`to_dense\(\)`"),
+    "elsewhere": (torch.eye(2).to("meta"), "must be on cpu, where .* is, but it is on meta"),
+}
+OF_TENSORS = next(head for head in TABLES if head.startswith("of a tensor T"))
+
+
+@pytest.mark.parametrize("call", TABLES[OF_TENSORS])
+def test_a_wrong_tensor_is_named(call):
+    kinds, owner = TABLES[OF_TENSORS][call].split(": ", 1)
+    for kind in kinds.split(", "):
+        wrong, message = WRONG_TENSORS[kind]
+        with pytest.raises((TypeError, ValueError), match=f"^{owner} {message}"):
+            eval(call, NAMES | globals() | {"T": wrong})
+
+
 SINGLE = {
     call: {call: error}
     for head, table in TABLES.items()
-    if not head.startswith(("of every estimator", "of points", "of noise"))
+    if not head.startswith(("of every estimator", "of points", "of noise", OF_TENSORS))
     for call, error in table.items()
 }
 

@@ -1,4 +1,4 @@
-"""`advantages`: the expected policy gradient by enumeration, shapes and errors.
+"""`advantages`: the expected policy gradient by enumeration, groups, and rewards of any size.
 
 The model has 3 tokens of 4 symbols and one table of logits per prefix, so its 64 texts and all
 their scores are known. A group's outcomes are all tuples of texts.
@@ -211,8 +211,8 @@ def test_rewards_of_any_size_are_right_or_refused(estimator: str, dtype: torch.d
 def test_completions_without_tokens_and_rewards_with_a_gradient() -> None:
     nothing = torch.zeros(4, 0)
     for extra in ({}, {"estimator": "criticater", "tokens": nothing.long()}):
-        assert advantages(ROWS, 2, nothing, **extra).shape == (4, 0)
-    assert not advantages(ROWS.clone().requires_grad_(), 2).requires_grad
+        assert advantages(torch.ones(4), 2, nothing, **extra).shape == (4, 0)
+    assert not advantages(torch.ones(4, requires_grad=True), 2).requires_grad
 
 
 def test_it_compiles() -> None:
@@ -222,42 +222,6 @@ def test_it_compiles() -> None:
         lambda rewards: advantages(rewards, 4, mask), fullgraph=True, backend="eager"
     )
     assert torch.equal(compiled(rewards), advantages(rewards, 4, mask))
-
-
-ROWS = torch.tensor([1.0, 0.0, 2.0, 1.0])
-MASK = torch.ones(4, 3)
-CRITIC = {"estimator": "criticater", "mask": MASK}
-SUFFIXES = {"estimator": "vineppo", "mask": MASK}
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments"),
-    [
-        (TypeError, r"`rewards` must be a tensor .*list", {"rewards": [1.0, 2.0]}),
-        (ValueError, r"`rewards`.*floats.*int64.*float\(\)", {"rewards": torch.arange(3)}),
-        (ValueError, r"`rewards`.*\(2, 2, 2\).*`groups`", {"rewards": torch.ones(2, 2, 2)}),
-        (ValueError, r"`rewards`.*NaN.*leave its row out", {"rewards": ROWS / 0}),
-        (ValueError, r"`groups` must divide the 4 rows.*label per row", {"groups": 3}),
-        (ValueError, r"`groups`.*each of the 4 rows.*holds 2 of", {"groups": [0, 1]}),
-        (ValueError, r"`groups`.*single row.*'reinforce'", {"groups": [0, 0, 0, 1]}),
-        (TypeError, r"`groups`.*label per row.*str", {"groups": "abcd"}),
-        (ValueError, r"`groups`.*one dimension.*list", {"groups": torch.zeros(4, 2)}),
-        (TypeError, r"`mask`.*\[rows, length\].*list", {"mask": [1, 1, 1, 1]}),
-        (ValueError, r"`mask`.*\(4, length\).*\(2, 3\).*without the prompt", {"mask": MASK[:2]}),
-        (ValueError, r"`mask` must be on cpu", {"mask": MASK.to("meta")}),
-        (ValueError, r"`estimator`.*'rloo'.*'gae'", {"estimator": "gae"}),
-        (ValueError, r"`mask` must be given.*'rloo'", CRITIC | {"mask": None, "tokens": ROWS}),
-        (ValueError, r"`tokens`.*missing with 'criticater'", CRITIC),
-        (ValueError, r"`values`.*\(4, length\).*\(4, 2\)", SUFFIXES | {"values": MASK[:, :2]}),
-        (ValueError, r"`values` must be finite, or NaN", SUFFIXES | {"values": MASK / 0}),
-        (ValueError, r"`epsilon`", {"epsilon": -1.0}),
-    ],
-)
-def test_errors_name_the_way_out(
-    error: type[Exception], message: str, arguments: dict[str, object]
-) -> None:
-    with pytest.raises(error, match=rf"advantages: .*{message}"):
-        advantages(**({"rewards": ROWS} | arguments))  # type: ignore[arg-type]
 
 
 def test_epsilon_has_the_unit_of_the_rewards() -> None:
