@@ -1,6 +1,6 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from math import prod
@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..core.checks import broadcasts, check_count, check_positive
+from ..core.checks import broadcasts, check_count, check_temperature, refusal
 from ..core.ordered import (
     CONTEXTS,
     Ordered,
@@ -25,7 +25,7 @@ from ..core.ordered import (
 )
 from ..core.tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
-from .network_checks import check_network
+from .network_checks import SHORT, check_network
 
 
 class Autoregressive(Ordered):
@@ -46,14 +46,13 @@ class Autoregressive(Ordered):
       dimensions ``lead``.
 
     **Sequences that end.** With ``end``, a sequence is over at its first ``end``: all later
-    variables are ``end`` with probability 1, whatever the network says. Nothing after it is scored
-    and, in eager mode, nothing is evaluated. The network sees only rows that have not ended (in a
-    batch of contexts, rows in which some element has not ended), ``all_logits`` gets
-    ``x [rows, *batch, t]``, where t is the length of the longest sequence, and drawing stops when
-    all sequences have ended. ``network.context_in_state`` says that the state contains all that
-    ``step`` needs of a context. Then batch elements are dropped one by one, and ``step`` sees
-    states and previous variables with a single leading dimension.
-    :class:`catlog.distributions.Prompted` is such a network, for prompts of different lengths.
+    variables are ``end`` with probability 1, whatever the network says, and nothing after it is
+    scored. In eager mode drawing stops when all sequences have ended, and ``all_logits`` gets
+    ``x [rows, *batch, t]``, where t is the length of the longest sequence. Without a batch, and if
+    ``network.context_in_state`` says that the state contains all that ``step`` needs of a context,
+    sequences that have ended are no longer passed to ``step``, which sees states and previous
+    variables with a single leading dimension. :class:`catlog.distributions.Prompted` is such a
+    network, for prompts of different lengths.
 
     A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not
     deterministic (dropout) would give wrong gradients. It is checked at its first four uses and at
@@ -198,54 +197,33 @@ class Autoregressive(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         if self.incremental and not hasattr(self.network, "all_logits"):
             return next(islice(self._steps(x), block, None))
-        if self.end is None or block == 0:
-            return self._scaled(self._conditional(x, block))
-        has_ended = (x[..., :block] == self.end).any(-1)
-        rows = _running(has_ended.reshape(len(x), -1).all(1), x)
+        return self._finished(self._conditional(x, block), x, block)
 
-        def logits(rows: Tensor | None) -> Any:
-            return self._conditional(x if rows is None else x[rows], block)
-
-        raw = self._of_running(logits, rows, block, (*x.shape[:-1], 1))
-        return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
-
-    def _of_running(
-        self, logits: Callable[[Any], Any], rows: Tensor | None, block: int, lead: tuple[int, ...]
-    ) -> Float[Tensor, "*lead k"]:
-        """Return the logits of these rows (None: of all), and zeros, which :func:`absorb` replaces,
-        for those that have ended."""
-        k = self.cardinalities[block]
-        if rows is None:
-            raw: Tensor = logits(None)
-            check_logits(raw, (*lead, k), block)
-            return raw
-        raw = torch.zeros((*lead, k), dtype=self.real, device=self.device)
-        if len(rows) > 0:
-            part = logits(rows)
-            check_logits(part, (len(rows), *lead[1:], k), block)
-            raw = raw.to(part.dtype).index_copy(0, rows, part)
-        return raw
+    def _finished(self, raw: Any, x: Points, block: int) -> Float[Tensor, "*lead 1 k"]:
+        """Return what the network returned as logits that are divided by the temperature; ``end``
+        is certain after the first one."""
+        logits = self._scaled(self.checked(raw, block, x.shape[:-1]))
+        if self.end is None:
+            return logits
+        return absorb(logits, (x[..., :block] == self.end).any(-1, keepdim=True), self.end)
 
     def ask(self, part: str, lead: Sequence[int], *arguments: Any) -> Any:
-        """Return what a method of the network returns; explain errors about shapes."""
+        """Return what a method of the network returns; add a note on shapes to its errors."""
         method = self.network if part == "__call__" else getattr(self.network, part)
         if torch.compiler.is_compiling():
             return method(*arguments)
         try:
             return method(*arguments)
-        except RuntimeError as error:
-            text = str(error)
-            if type(error) is not RuntimeError or not ("size" in text or "shape" in text):
-                raise
+        except Exception as error:
             name = "network(x, i)" if part == "__call__" else part
-            shapes = f"[rows, *batch] = {tuple(lead)}"
-            hint = "" if self.batch_shape else f" {CONTEXTS}"
-            raise ValueError(
+            error.add_note(
                 f"q: {name} of the network failed for {len(self.cardinalities)} variables with the "
-                f"leading dimensions {shapes}. It is always called with leading dimensions; "
-                f"flatten them inside if a layer takes only one.{hint} Its error was "
-                f"{type(error).__name__}: {text}"
-            ) from error
+                f"leading dimensions [rows, *batch] = {tuple(lead)}. It is always called with "
+                "leading dimensions; flatten them inside if a layer takes only one."
+                + ("" if self.end is None or part != "all_logits" else f" {SHORT}")
+                + ("" if self.batch_shape else f" {CONTEXTS}")
+            )
+            raise
 
     def _conditional(self, x: Points, block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
@@ -257,16 +235,16 @@ class Autoregressive(Ordered):
 
     def start(self, lead: torch.Size) -> Any:
         state = self.ask("start", lead, lead)
-        if self.end is None:
+        if not self._drops_ended:
             return state
-        if self._one_by_one:
-            state = tree_map(lambda tensor: tensor.flatten(0, len(lead) - 1), state)
-        return Running.all(state, prod(lead) if self._one_by_one else lead[0], self.device)
+        state = tree_map(lambda tensor: tensor.flatten(0, len(lead) - 1), state)
+        return Running.all(state, prod(lead), self.device)
 
     @property
-    def _one_by_one(self) -> bool:
-        """Whether batch elements that have ended are dropped one by one, not row by row."""
-        return bool(getattr(self.network, "context_in_state", False))
+    def _drops_ended(self) -> bool:
+        """Whether ``step`` sees only sequences that have not ended, in one leading dimension."""
+        in_state = not self.batch_shape or bool(getattr(self.network, "context_in_state", False))
+        return self.end is not None and in_state
 
     def step(self, state: Any, block: int, previous: Tensor | None) -> tuple[Tensor, Any]:
         lead = self.batch_shape if previous is None else previous.shape
@@ -278,48 +256,43 @@ class Autoregressive(Ordered):
     ) -> tuple[Tensor, Any]:
         if not self.incremental:
             return self.conditional(x, block), None
-        if self.end is None:
+        if self._drops_ended:
+            raw, state = self._next_of_running(block, x, state, previous)
+        else:
             raw, state = super().next_logits(block, x, state, previous)
-            return self._scaled(raw), state
-        has_ended = (x[..., :block] == self.end).any(-1)
-        raw, state = self._next_of_running(block, x, state, previous, has_ended)
-        return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end), state
+        return self._finished(raw, x, block), state
 
     def _next_of_running(
-        self, block: int, x: Points, states: Running, previous: Previous, has_ended: Tensor
+        self, block: int, x: Points, states: Running, previous: Previous
     ) -> tuple[Float[Tensor, "*lead 1 k"], Running]:
-        """Return the next logits and the states, by a step of the sequences that have not ended."""
+        """Return the next logits, zeros for sequences that have ended, and the states."""
+        assert self.end is not None
         lead, k = x.shape[:-1], self.cardinalities[block]
-        flat = (prod(lead),) if self._one_by_one else lead
-        rows = _running(has_ended.reshape(*flat, 1).flatten(1).all(1), x)
-        before = None if previous is None else previous.reshape(flat)
-        states = states if rows is None else states.keep(rows)
-        state = states.state
-
-        def logits(rows: Tensor | None) -> Tensor:
-            nonlocal state
-            earlier = before if before is None or rows is None else before[rows]
-            raw, state = self.step(state, block, earlier)
-            return raw
-
-        raw = self._of_running(logits, rows, block, flat)
-        return raw.reshape(*lead, 1, k), Running(state, states.slot, states.count)
+        has_ended = (x[..., :block] == self.end).any(-1).flatten()
+        before = None if previous is None else previous.flatten()
+        running = (~has_ended).nonzero().squeeze(1) if can_inspect(True, x) else None
+        if running is None or len(running) == len(has_ended):
+            logits, state = self.step(states.state, block, before)
+            check_logits(logits, (len(has_ended), k), block)
+            return logits.reshape(*lead, 1, k), Running(state, states.slot, states.count)
+        states = states.keep(running)
+        logits = torch.zeros(len(has_ended), k, dtype=self.real, device=x.device)
+        if len(running) > 0:
+            assert before is not None  # nothing has ended before the first variable
+            part, state = self.step(states.state, block, before[running])
+            check_logits(part, (len(running), k), block)
+            logits = logits.to(part.dtype).index_copy(0, running, part)
+            states = Running(state, states.slot, states.count)
+        return logits.reshape(*lead, 1, k), states
 
     def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
-        if self.end is None:
+        if not self._drops_ended:
             return super().select_rows(state, rows)
-        if self._one_by_one:
-            batch = torch.arange(prod(self.batch_shape), device=rows.device)
-            rows = (rows.unsqueeze(-1) * len(batch) + batch).flatten()
-        return state.select(rows)
+        batch = torch.arange(prod(self.batch_shape), device=rows.device)
+        return state.select((rows.unsqueeze(-1) * len(batch) + batch).flatten())
 
-    def _scaled(self, logits: Any) -> Any:
-        """Return logits ``[*lead, m, k]`` divided by the temperature.
-
-        Anything but a tensor is returned unchanged; reading it as logits raises an error.
-        """
-        if not isinstance(logits, Tensor):
-            return logits
+    def _scaled(self, logits: Float[Tensor, "*lead m k"]) -> Float[Tensor, "*lead m k"]:
+        """Return logits divided by the temperature."""
         if isinstance(self.temperature, Tensor):
             return logits / self.temperature[..., None, None]
         return logits if self.temperature == 1.0 else logits / self.temperature
@@ -340,7 +313,9 @@ class Autoregressive(Ordered):
         if logits.shape != expected:
             raise ValueError(
                 f"q: all_logits must return shape {expected}, but it returned "
-                f"{tuple(logits.shape)}." + ("" if self.batch_shape else f" {CONTEXTS}")
+                f"{tuple(logits.shape)}. The leading dimensions [rows, *batch] = "
+                f"{tuple(x.shape[:-1])} of its input must come first in its output."
+                + ("" if self.batch_shape else f" {CONTEXTS}")
             )
         logits = self._scaled(logits)
         if has_ended is not None:
@@ -357,8 +332,8 @@ class Autoregressive(Ordered):
         """Yield the logits of one variable after the other."""
         state = self.start(x.shape[:-1])
         for i in range(len(self.cardinalities)):
-            raw, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
-            yield self.checked(raw, i, x.shape[:-1])
+            logits, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
+            yield logits
 
 
 def _is_module(network: Any) -> bool:
@@ -373,25 +348,10 @@ def _model(network: Any) -> Any:
     return network.model
 
 
-def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "running"] | None:
-    """Return the rows that have not ended; None if all run, or if Python may not look."""
-    if not can_inspect(True, x, has_ended):
-        return None
-    rows = (~has_ended).nonzero().squeeze(1)
-    return None if len(rows) == len(has_ended) else rows
-
-
 def _check_temperature(temperature: Any, batch: torch.Size) -> None:
-    if not isinstance(temperature, Tensor):
-        return check_positive("Autoregressive", "temperature", temperature)
-    if not broadcasts(temperature.shape, batch):
-        raise ValueError(
-            "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
-            f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
-        )
-    is_positive = (temperature > 0) & (temperature < torch.inf)
-    if can_inspect(True, temperature) and not bool(is_positive.all()):
-        raise ValueError(
-            f"Autoregressive: `temperature` must be positive, but it is {temperature}. For the "
-            "most likely category of every variable, use a small one."
-        )
+    """Raise unless the temperature is positive, and a tensor fits the batch."""
+    check_temperature("Autoregressive", temperature, many=True)
+    if isinstance(temperature, Tensor) and not broadcasts(temperature.shape, batch):
+        subject = "Autoregressive: `temperature`"
+        claim = f"be a number or a tensor that broadcasts to the batch shape {tuple(batch)}"
+        raise refusal(subject, claim, f"its shape is {tuple(temperature.shape)}")

@@ -84,22 +84,8 @@ class _Probe:
         self.eps = 0.0
 
     def __call__(self, x: Int64[Tensor, "rows *batch d"]) -> Float[Tensor, "rows *batch d k"]:
-        """Return the log-probabilities, or raise an error that says where the network failed."""
-        try:
-            raw = self.form(x)
-        except Exception as error:
-            what, is_ours = str(error), isinstance(error, ValueError) and str(error)[:3] == "q: "
-            hint = SHORT if self.name == "all_logits" and self.q.end is not None else ""
-            if is_ours and error.__cause__ is not None and not hint:  # explained
-                raise
-            if not is_ours:
-                what = f"q: {self.name} of the network failed for {x.shape[-1]} variables: "
-                what += f"{type(error).__name__}: {error}."
-            raise ValueError(
-                f"{what} The leading dimensions [rows, *batch] = {tuple(x.shape[:-1])} of its "
-                "input must come first in its output; flatten them inside if a layer takes only "
-                f"one. {hint}".rstrip()
-            ) from error
+        """Return the log-probabilities."""
+        raw = self.form(x)
         self.eps = max(self.eps, rounding({self.q.real, raw.dtype}, x.device))
         return self.q.normalised(raw, validate=True)
 
