@@ -109,7 +109,8 @@ def check(table, **names):
         kind, message = text.split(": ", 1)
         with pytest.raises(getattr(builtins, kind)) as caught:
             eval(call, names)
-        assert re.search(message, str(caught.value)), f"{call}: {caught.value}"
+        shown = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert re.search(message, shown), f"{call}: {shown}"
 
 
 def kinds(E):
