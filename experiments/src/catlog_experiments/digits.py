@@ -13,7 +13,7 @@ from catlog.functions import OfSum
 from catlog.problems.mlp import glorot
 
 from . import data
-from .training import Training, adam
+from .training import Training
 
 Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
@@ -74,8 +74,7 @@ class DigitsTask(Training):
         reader = network()
         glorot(reader)
         reader.to(self.device)
-        optimiser = adam(reader.parameters(), config.learning_rate, self.E, self.device)
-        self.prepare(config, reader, optimiser, len(self.train))
+        self.prepare(config, reader, config.learning_rate, len(self.train))
 
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the logarithms of the estimated probabilities of the right results.

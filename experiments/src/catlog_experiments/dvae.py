@@ -17,7 +17,7 @@ from .data import for_autoencoder, load
 from .named_estimators import OnNumbers, takes_one_hot, with_temperature
 from .protocol import LIKELIHOODS, ProtocolTask, latent
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
-from .training import Task, Training, adam, gradient_statistics
+from .training import Task, Training, gradient_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +117,8 @@ class DVAETask(Training):
         model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(self.device)
         train, test = for_autoencoder(load(config.data))
         self.train, self.test = train.to(self.device), test.to(self.device)
-        optimiser = adam(model.parameters(), config.rate, self.E, self.device)
         self.test_samples = config.test_samples or LIKELIHOODS["paper"].test_samples
-        self.prepare(config, model, optimiser, len(self.train))
+        self.prepare(config, model, config.rate, len(self.train))
 
     def divergence(self, logits: Tensor) -> Tensor:
         """Return KL(q || uniform prior), in closed form."""

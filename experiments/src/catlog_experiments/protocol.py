@@ -31,7 +31,7 @@ from torch.nn.functional import softplus
 
 from .data import load
 from .stacked import StackedMLP, glorot_by_seed, stack_estimator
-from .training import Training, adam
+from .training import Training
 
 if TYPE_CHECKING:
     from .dvae import DVAE
@@ -116,8 +116,7 @@ class ProtocolTask(Training):
         if config.protocol == "gaussian":
             train, test = 2 * train - 1, 2 * test - 1
         self.train, self.test = train.to(self.device), test.to(self.device)
-        optimiser = adam(model.parameters(), config.rate, self.E, self.device)
-        self.prepare(config, model, optimiser, len(self.train), EVERY)
+        self.prepare(config, model, config.rate, len(self.train), EVERY)
         self.at_once = 200_000 if self.device.type == "cuda" else 10_000  # decoder's evaluations
 
     def observed(self, images: Float[Tensor, "*batch 784"]) -> Float[Tensor, "*batch 784"]:
@@ -169,13 +168,11 @@ class ProtocolTask(Training):
         return (self.E(f, q) + self.divergence(logits)) * self.config.models
 
     def measure(self, i: int) -> dict[str, float]:
-        few = min(FEW, self.test_samples)
-        bounds = {
-            "train": self.bounds(self.train, 1)[0],
-            "test": self.bounds(self.test, self.test_samples)[0],
-        }
+        counts = {"test": self.test_samples}
         if self.config.protocol != "categorical":
-            bounds["test"], bounds["test_few"] = self.bounds(self.test, self.test_samples, few)
+            counts["test_few"] = min(FEW, self.test_samples)
+        bounds = {"train": self.bounds(self.train, 1)[0]}
+        bounds |= zip(counts, self.bounds(self.test, *counts.values()), strict=True)
         metrics = {"epoch": i / self.per_epoch}
         metrics |= {name: sum(values) / len(values) for name, values in bounds.items()}
         for name, values in bounds.items():
@@ -183,14 +180,13 @@ class ProtocolTask(Training):
         return metrics
 
     @torch.no_grad()
-    def bounds(self, images: Tensor, samples: int, *more: int) -> list[list[float]]:
+    def bounds(self, images: Tensor, *counts: int) -> list[list[float]]:
         """Return the mean negated bound of every model, for each number of draws, in full float32.
 
-        With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b); the fewer
-        draws are the first of ``samples``. With categories it is the mean over the draws.
+        With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b). With
+        categories it is the mean over the draws. The bounds share their draws.
         """
-        models = self.config.models
-        counts = (samples, *more)
+        models, samples = self.config.models, max(counts)
         totals = torch.zeros(len(counts), models, dtype=torch.float64, device=images.device)
         torch.set_float32_matmul_precision("highest")
         for part in images.split(max(1, self.at_once // (samples * models))):

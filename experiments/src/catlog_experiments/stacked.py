@@ -64,9 +64,7 @@ def glorot_by_seed(networks: list[StackedMLP], seed: int) -> None:
             for weight in network.weights:
                 inputs, outputs = weight.shape[1:]
                 bound = sqrt(6 / (inputs + outputs))
-                weight[s] = torch.empty(inputs, outputs).uniform_(
-                    -bound, bound, generator=generator
-                )
+                weight[s].uniform_(-bound, bound, generator=generator)
 
 
 class PairNetwork(nn.Module):

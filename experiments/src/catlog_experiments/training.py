@@ -105,18 +105,18 @@ class Training(Task):
         self,
         config: Any,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        learning_rate: float,
         examples: int,
         every: int | None = None,
     ) -> None:
-        """Prepare the training of ``model``, measured every N steps, by default once per epoch."""
+        """Prepare training by Adam, measured every N steps, by default once per epoch."""
         if not 1 <= config.batch <= examples:
             raise ValueError(
                 f"--batch must be between 1 and the {examples} examples, "
                 f"but {config.batch} was given."
             )
         self.model = model
-        self.optimiser = optimiser
+        self.optimiser = adam(model.parameters(), learning_rate, self.E, self.device)
         self.examples = examples
         self.batch = config.batch
         self.seed = config.seed
@@ -124,7 +124,7 @@ class Training(Task):
         self.iterations = config.epochs * self.per_epoch
         self.every = config.every or every or self.per_epoch
         compiles = {"auto": None, "yes": True, "no": False}[config.compile]
-        self.compiled = compiled_step(self.loss, optimiser, compile=compiles, estimator=self.E)
+        self.compiled = compiled_step(self.loss, self.optimiser, compile=compiles, estimator=self.E)
         self.total = torch.zeros((), device=self.device)
         self.steps = 0
         self._epoch = -1

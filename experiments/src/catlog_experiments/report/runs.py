@@ -288,9 +288,7 @@ def method_label(row: Mapping[str, Any]) -> str:
     for field in SWITCHES:
         value, default = row.get(field), getattr(EXPERIMENTS[row["experiment"]], field, None)
         if field == "learning_rate" and row["experiment"] == "dvae":
-            default = LIKELIHOODS["paper"].rates[
-                "mnist"
-            ]  # for which the setting's default, None, stands
+            default = LIKELIHOODS["paper"].rates["mnist"]  # the setting's default is None
         if value in (None, "", (), [], default) or (field == "anneal" and not has_temperature):
             continue
         parts.append(cell(value) if field == "options" else f"{field}={value}")
