@@ -95,7 +95,7 @@ def test_images_are_shifted_by_whole_pixels() -> None:
 def test_a_run_that_learns_nothing_starts_again(
     loss: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = Programs(program="sum-2", sequences=20, batch=10, restart=1).task()
+    task = Programs(program="sum-2", sequences=20, batch=10, restart=1, network="deep").task()
     task.step(0)
     task.recent_loss = loss
     trained = [parameter.clone() for parameter in task.model.parameters()]
@@ -105,4 +105,6 @@ def test_a_run_that_learns_nothing_starts_again(
         pairs = zip(trained, task.model.parameters(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs) == is_same
     moments = [value for state in task.optimiser.state.values() for value in state.values()]
-    assert any(bool(value.any()) for value in moments) == is_kept
+    averages = [value for name, value in task.model.named_buffers() if "running_mean" in name]
+    assert len(averages) == 6
+    assert any(bool(value.any()) for value in [*moments, *averages]) == is_kept

@@ -39,6 +39,16 @@ def conv() -> nn.Sequential:
     return nn.Sequential(*_convolutions(32, 64), *linear)
 
 
+def deep() -> nn.Sequential:
+    """Return six 3 x 3 convolutions with batch normalisation and dropout."""
+    layers: list[nn.Module] = []
+    for width, channels in ((32, 1), (64, 32), (128, 64)):
+        for inputs in (channels, width):
+            layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+        layers += [nn.MaxPool2d(2), nn.Dropout(0.25)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 9, 10))
+
+
 def total(digits: Digits) -> Results:
     """Return the sum of the digits, as the only result."""
     return digits.sum(-1, keepdim=True)

@@ -6,14 +6,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from catlog import RLOO, IndeCateR
 from catlog.functions import DigitsOfSum
 from catlog.problems.mlp import glorot
 
-from .digits import Digits, DigitsTask, Results, conv, lenet, total
+from .digits import Digits, DigitsTask, Results, conv, deep, lenet, total
 from .settings import AtLeastTwo, Count, Counted, Labels, Positive, Settings
 
 
@@ -84,8 +84,9 @@ class Programs(Settings):
     """Learning rate of Adam at the start."""
     decay: bool = True
     """Let the learning rate fall linearly to zero."""
-    network: Literal["lenet", "conv"] = "lenet"
-    """The paper's LeNet, or two convolutions (32, 64) and 1,024 hidden units with dropout."""
+    network: Literal["lenet", "conv", "deep"] = "lenet"
+    """The paper's LeNet; conv: two convolutions (32, 64) and 1,024 hidden units with dropout;
+    deep: six convolutions with batch normalisation and dropout."""
     whole: bool = False
     """One expectation, that all results are right, instead of one per result."""
     double_softmax: bool = False
@@ -131,7 +132,7 @@ class ProgramsTask(DigitsTask):
     def __init__(self, config: Programs) -> None:
         digits, program = PROGRAMS[config.program]
         digits = digits or config.digits * (2 if config.program == "numbers" else 1)
-        network = lenet if config.network == "lenet" else conv
+        network = {"lenet": lenet, "conv": conv, "deep": deep}[config.network]
         value = None if config.value_samples is None else RLOO(config.value_samples)
         super().__init__(
             config, program, digits, network, value, batch=1, sequences=config.sequences
@@ -170,6 +171,9 @@ class ProgramsTask(DigitsTask):
     @torch.no_grad()
     def start_again(self) -> None:
         """Draw new weights and forget the optimiser's moments, in the same tensors."""
+        for layer in self.model.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.reset_parameters()
         glorot(self.model)
         for moments in self.optimiser.state.values():
             for value in moments.values():
