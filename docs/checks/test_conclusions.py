@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from importlib.util import find_spec
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 import torch
@@ -100,6 +100,19 @@ def test_logarithms() -> None:
         plain, corrected = (rows[problem, "IndeCateR", 16, repeats] for repeats in (1, 2))
         assert plain["evaluations"] == corrected["evaluations"]
         assert plain["gradient_bias"] > 6 * corrected["gradient_bias"]
+
+
+def test_what_the_numbers_of_draws_in_the_table_cost() -> None:
+    draws = {"features": 4, "simulator": 4, "chain": 8, "reversal": 8, "ranking": 8, "sensors": 8}
+    races = grouped(selected(read("quality/advice_races"), policy="race"), "problem")
+    assert len(races) == 18
+    for problem, rows in races.items():
+        seconds = {
+            name: median(row["seconds"] or float("inf") for row in runs)
+            for name, runs in grouped(rows, "pick").items()
+        }
+        pick = f"RLOO({draws.get(problem, 32)})"
+        assert seconds[pick] < 1.5 * min(seconds.values()), problem
 
 
 def test_every_estimator_has_a_family_and_a_cost() -> None:
