@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, OneHotCategorical
 
 import catlog
 from catlog.testing import CASES, FUNCTIONS
-from support.storchastic import KINDS, ones, own_parameters, storch_gradient
+from catlog.testing.cases import normals
 
 DIST = {"bits": "bern", "one-hot": "onehot"}  # of pydrobert
+KINDS: dict[str, type[Distribution]] = {
+    "bits": Bernoulli, "integers": Categorical, "one-hot": OneHotCategorical,
+}  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -41,6 +45,11 @@ class Call(NamedTuple):
     gradient: Tensor
     value: Tensor | None = None
     learned: Iterable[tuple[Tensor, Tensor]] = ()
+
+
+def ones() -> Tensor:
+    """Return a parameter of f."""
+    return torch.ones(6, dtype=torch.float64, requires_grad=True)
 
 
 def function(kind: str, name: str, c: Tensor) -> Callable[[Tensor], Tensor]:
@@ -144,47 +153,24 @@ def storchastic(
     **options: Any,
 ) -> Call:
     """The same draws, and the gradient in the parameter of f."""
-    methods = pytest.importorskip("storch").method
-    theta, c = own_parameters(kind), ones()
-    f = function(kind, name, c)
-    x, value, gradient = storch_gradient(getattr(methods, method)("x", **options), kind, theta, f)
-    given = {} if method == "Expect" else {"x": x}
-    return Call(E, kind, theta, f, given, gradient, value, [(c, c.grad * len(theta))])
-
-
-def arm(samples: int, name: str, patch: pytest.MonkeyPatch) -> Call:
-    """With the same uniforms. (The value that the peer reports is d times too large.)"""
-    method = pytest.importorskip("storch").method.ARM("x", n_samples=samples)
-    theta, f = own_parameters("bits"), function("bits", name, ones())
-    noise = torch.rand(samples, *theta.shape, dtype=theta.dtype)
-    change = torch.cat([noise.logit(), -noise.logit()])
-    method.sampling_method.set_mc_sample(lambda q, *_: change + q.logits)
-    gradient = storch_gradient(method, "bits", theta, f)[2]
-    return Call(catlog.estimators.ARM(samples), "bits", theta, f, {"noise": noise}, gradient)
-
-
-def sum_and_sample(kind: str, top: int, patch: pytest.MonkeyPatch) -> Call:
-    """The same draw. The peer has no baseline: it gets f less ours, the mean over the sum."""
-    make = partial(pytest.importorskip("storch").method.RaoBlackwellSF, "x", top + 1)
-    theta, f = own_parameters(kind), function(kind, "network", ones())
-    state = torch.get_rng_state()
-    x = storch_gradient(make(), kind, theta, f)[0].transpose(0, 1)
-    weight = CASES[kind].distribution(theta).log_prob(x[:-1]).exp()
-    baseline = ((weight * f(x[:-1])).sum(0) / weight.sum(0)).detach()
-    torch.set_rng_state(state)
-    less = lambda x: f(x) - baseline.unsqueeze(-1)  # noqa: E731
-    again, value, gradient = storch_gradient(make(), kind, theta, less)
-    assert torch.equal(again.transpose(0, 1), x)
-    E = catlog.estimators.SumAndSample(top=top)
-    return Call(E, kind, theta, f, {"x": x[-1:]}, gradient, value + baseline.sum())
+    storch = pytest.importorskip("storch")
+    storch.reset()
+    rows, c = CASES[kind].theta, ones()
+    rows = rows + 0.5 * normals(4, *rows.shape, seed=9)  # its plate: separate expectations
+    theta, f = rows.clone().requires_grad_(), function(kind, name, c)
+    q = KINDS[kind](logits=storch.denote_independent(theta, 0, "rows"))
+    x = getattr(storch.method, method)("x", **options)(q)
+    storch.add_cost(storch.deterministic(f)(x), "f")
+    value = storch.backward(update_estimator_params=False).detach() * len(rows)
+    given = {} if method == "Expect" else {"x": x._tensor.detach()}
+    learned = [(c, c.grad * len(rows))]
+    return Call(E, kind, rows, f, given, theta.grad * len(rows), value, learned)
 
 
 def calls() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], Call]]]:
     for name in FUNCTIONS:
         for temperature in (1.0, 1.3):
             yield f"ReinMax({temperature}), {name}", partial(reinmax, name, temperature)
-        for samples in (1, 3):
-            yield f"ARM({samples}), {name}", partial(arm, samples, name)
         for kind in KINDS:
             yield (
                 f"Exact, {kind}, {name}",
@@ -202,8 +188,6 @@ def calls() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], Call]]]:
             )
     for kind in DIST:
         yield f"Reinforce of pydrobert, {kind}", partial(reinforce, kind)
-        for top in (1, 3):
-            yield f"SumAndSample({top}), {kind}", partial(sum_and_sample, kind, top)
     for rows in (1, 4):
         yield f"RELAX({rows})", partial(relax, rows)
         yield f"REBAR({rows})", partial(rebar, rows)
