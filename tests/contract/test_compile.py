@@ -4,14 +4,17 @@ A few that differ in their operations; ``make test-compile`` has every setting o
 every kind of distribution, and Inductor.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Independent, Poisson
 from torch.testing import assert_close
 
 import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, Node
-from catlog.estimators import ESTIMATORS
+from catlog.estimators import ESTIMATORS, CountDifferences
 from catlog.functions import DigitsOfSum, FirstLayerLinear, OfSum
 from catlog.testing.cases import normals, seeded
 from support.compiling import (
@@ -39,32 +42,81 @@ def test_compiled_equals_eager(E: catlog.Estimator) -> None:
     assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "E"),
-    [
-        ("network with a block", catlog.SCateR(2, variables=2)),
-        ("crf", catlog.SCateR(2)),
-    ],
-    ids=str,
-)
-def test_structured_distributions_compile(name: str, E: catlog.Estimator) -> None:
-    assert_compiles_on(STRUCTURED_CASES[name], E)
+DEPENDENT = {
+    "network with a block": catlog.SCateR(2, variables=2),
+    "crf": catlog.SCateR(2),
+    "sequence that ends, step": catlog.SCateR(2),
+    "sequence that ends, all_logits": catlog.RLOO(3),
+}
 
 
-def test_functions_with_a_table_compile() -> None:
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_structured_distributions_compile(name: str) -> None:
+    assert_compiles_on(STRUCTURED_CASES[name], DEPENDENT[name])
+
+
+def functions_with_a_table(logits: Tensor) -> Tensor:
     """Made inside, of the batch, as in a step of training."""
     targets = torch.arange(5.0, dtype=torch.float64)
-    bits_of_sum = torch.randint(2, (5, 3), generator=seeded())
-    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    known = FirstLayerLinear(NETWORK, lambda out: out.squeeze(-1) * targets)
+    of_sum = OfSum(lambda sums: (sums - targets).sin(), 2)
+    first = catlog.IndeCateR(2, per_variable=True)(known, bits(logits))
+    numbers = integers(torch.stack([logits, -logits], -1), validate_args=False)
+    digits = catlog.IndeCateR(2)(DigitsOfSum(BITS_OF_SUM, 2), numbers, outputs=1)
+    return first + catlog.IndeCateR(2)(of_sum, bits(logits)) - (digits + 0.1).log().sum(-1)
 
-    def loss(logits: Tensor) -> Tensor:
-        known = FirstLayerLinear(network, lambda out: out.squeeze(-1) * targets)
-        of_sum = OfSum(lambda sums: (sums - targets).sin(), 2)
-        first = catlog.IndeCateR(2, per_variable=True)(known, bits(logits))
-        numbers = integers(torch.stack([logits, -logits], -1), validate_args=False)
-        digits = catlog.IndeCateR(2)(DigitsOfSum(bits_of_sum, 2), numbers, outputs=1)
-        return first + catlog.IndeCateR(2)(of_sum, bits(logits)) - (digits + 0.1).log().sum(-1)
 
+def a_module_of_an_autoregressive_distribution(logits: Tensor) -> Tensor:
+    q = Autoregressive(Masked(), [3] * 3)
+    return catlog.SCateR(2)(lambda x: (x * logits[0, :3]).sum(-1).sin(), q)
+
+
+class Masked(nn.Module):
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        return LINEAR(x.double() * (torch.arange(3) < i))
+
+
+def counts(logits: Tensor) -> Tensor:
+    q = Independent(Poisson(logits.exp(), validate_args=False), 1)
+    return CountDifferences(2)(lambda z: z.prod(-1).sqrt(), q)
+
+
+def a_logarithm(logits: Tensor) -> Tensor:
+    f = OfSum(lambda total: torch.arange(5.0) * (total == 2), categories=2)
+    q = bits(logits, validate_args=False)
+    return catlog.log_expectation(catlog.IndeCateR(2), f, q, repeats=3, floor=1e-8)
+
+
+def the_mean_of_a_sum(logits: Tensor) -> Tensor:
+    q = bits(logits.repeat(1, 200), validate_args=False)
+    return catlog.Exact()(OfSum(lambda total: total == 400, categories=2), q)
+
+
+def a_layer(logits: Tensor) -> Tensor:
+    return (catlog.sample(logits, catlog.ReinMax()) * logits.detach()).sum(-1).sin()
+
+
+def the_drop_in(logits: Tensor) -> Tensor:
+    return (catlog.gumbel_softmax(logits, hard=True) * logits.detach()).sum(-1).sin()
+
+
+NETWORK = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+LINEAR = nn.Linear(3, 3).double()
+BITS_OF_SUM = torch.randint(2, (5, 3), generator=seeded())
+LOSSES = (
+    functions_with_a_table,
+    a_module_of_an_autoregressive_distribution,
+    counts,
+    a_logarithm,
+    the_mean_of_a_sum,
+    a_layer,
+    the_drop_in,
+)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_compiles_as_one_graph(loss: Callable[[Tensor], Tensor]) -> None:
+    """All estimators and all layers that draw: tests/compiled/test_traced.py."""
     assert_compiles(loss, normals(5, 4).requires_grad_())
 
 
@@ -83,25 +135,6 @@ def test_a_network_is_drawn_in_the_order_of_its_own_graph() -> None:
     ):
         x = torch.tensor([1, 2])
         torch.testing.assert_close(call(nodes, x), BayesianNetwork(nodes).log_prob(x))
-
-
-def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 3).double()
-
-        def forward(self, x: Tensor, i: int) -> Tensor:
-            return self.linear(x.double() * (torch.arange(3) < i))
-
-    network = Network()
-
-    def loss(shift: Tensor) -> Tensor:
-        q = Autoregressive(network, [3] * 3)
-        return catlog.SCateR(2)(lambda x: (x * shift).sum(-1).sin(), q)
-
-    parameters = list(network.parameters())
-    assert_compiles(loss, normals(3).requires_grad_(), parameters=parameters)
 
 
 def test_a_distribution_made_outside() -> None:

@@ -247,17 +247,6 @@ def test_shapes_outputs_chunks_and_generators():
     assert_close(gradients(E), by_output)
 
 
-def test_compiled():
-    rate, x = double(1.0, 4.0).requires_grad_(), double([0.0, 3.0], [2.0, 5.0])
-
-    def estimate(rate):
-        q = Independent(Poisson(rate, validate_args=False), 1)
-        return CountDifferences(2)(lambda z: z.prod(-1), q, x=x)
-
-    compiled = torch.compile(estimate, fullgraph=True, backend="eager")
-    assert_same(compiled(rate), estimate(rate), rate)
-
-
 @families
 @pytest.mark.parametrize("error", [1e-2, 1e-6])
 def test_truncation_keeps_its_error_bound(family, error):

@@ -226,23 +226,6 @@ def test_not_a_number_after_the_end_does_no_harm() -> None:
     assert all(parameter.grad.isfinite().all() for parameter in (network.token, network.out))
 
 
-def test_compiled_without_looking() -> None:
-    """Under torch.compile nothing is dropped, and everything is the same."""
-    network = Recurrent()
-    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
-    x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
-    compiled = torch.compile(lambda x: q.log_prob(x), fullgraph=True, backend="eager")
-    assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
-    E = catlog.SCateR(2)
-    noise = torch.rand(9, 2, D, dtype=torch.float64)
-
-    def value(noise: Tensor) -> Tensor:
-        return E(lambda x: x.double().sum(-1).sin(), q, noise=noise)
-
-    compiled = torch.compile(value, fullgraph=True, backend="eager")
-    assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
-
-
 # The check of a network
 
 

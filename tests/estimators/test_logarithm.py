@@ -14,9 +14,8 @@ from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction, seeded
-from support.compiling import assert_compiles
 from support.gradients import assert_same
-from support.laws import bits, integers
+from support.laws import bits
 
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
 
@@ -158,14 +157,3 @@ def test_negative_estimates_of_a_positive_function_pass() -> None:
     value = log_expectation(Critic(), lambda x: x.prod(-1), bits(torch.zeros(3)), floor=1e-3)
     assert value.item() == pytest.approx(log(1e-3))
     assert torch.get_rng_state().equal(state)
-
-
-def test_compiles_in_one_graph() -> None:
-    scale = torch.tensor([0.0, 1.0, 2.0])
-
-    def loss(logits: Tensor) -> Tensor:
-        f = OfSum(lambda total: scale * (total == 3), categories=3)
-        q = integers(logits, validate_args=False)
-        return log_expectation(catlog.IndeCateR(2), f, q, repeats=3, floor=1e-8)
-
-    assert_compiles(loss, torch.linspace(-1, 1, 18).view(3, 2, 3).requires_grad_())

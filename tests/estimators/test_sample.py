@@ -22,7 +22,6 @@ from catlog.estimators import ESTIMATORS, GumbelRao
 from catlog.testing import z_limit
 from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals, seeded
-from support.compiling import assert_compiles
 from support.draws import distribution, slope_based
 from support.gradients import assert_same
 
@@ -85,17 +84,6 @@ def test_draws_have_the_probabilities(bits: bool) -> None:
         mean = sample(scale * logits.expand(n, 4), E, bits=bits, generator=seeded()).mean(0)
         score = ((mean - p).abs() / (p * (1 - p) / n).sqrt()).max()
         assert score < z_limit(4) if fits else score > 3 * z_limit(4)
-
-
-@pytest.mark.parametrize(
-    "draw", [ReinMax(), partial(gumbel_softmax, hard=True)], ids=["layer", "drop-in"]
-)
-def test_compiles_as_one_graph(draw: catlog.Estimator | Callable[..., Tensor]) -> None:
-    """All estimators do: tests/compiled/test_traced.py."""
-    call = partial(sample, estimator=draw) if isinstance(draw, catlog.Estimator) else draw
-    weight = normals(5, 4, seed=1)
-    loss = lambda logits: (call(logits) * weight).sum(-1).sin().sum()  # noqa: E731
-    assert_compiles(loss, normals(5, 4).requires_grad_(), dynamic=None)
 
 
 FEW = [GumbelSoftmax(hard=True), ReinMax(), GumbelRao(), StraightThrough()]

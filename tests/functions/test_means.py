@@ -185,17 +185,9 @@ def test_a_bad_mean_is_refused(returned, error, message):
         Exact()(f, bits(torch.zeros(2, 5)))
 
 
-def test_float32_and_compiled():
-    logits = normals(300, 10).float().requires_grad_()
+def test_float32():
+    logits = normals(300, 10).float()
     f = OfSum(lambda total: total == 1300, categories=10)
-
-    def mean(logits):
-        return Exact()(f, integers(logits, validate_args=False))
-
-    value = mean(logits)
-    compiled = torch.compile(mean, fullgraph=True, backend="eager")(logits)
-    double = mean(logits.double())
+    value, double = (Exact()(f, integers(leaf)) for leaf in (logits, logits.double()))
     assert value.dtype == torch.float32
     assert_close(value.double(), double, rtol=1e-5, atol=0)
-    assert_close(value, compiled, rtol=1e-6, atol=0)
-    assert_same(value, compiled, logits, rtol=1e-4, atol=1e-9)
