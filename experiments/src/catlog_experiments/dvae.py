@@ -1,6 +1,5 @@
 """Experiment 3 of the paper: a discrete variational autoencoder."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
 from typing import ClassVar, Literal
@@ -135,14 +134,12 @@ class DVAETask(Training):
             return OnNumbers(FirstLayerLinear(self.decoder, head), k)
         return FirstLayerLinear(self.decoder, head, categories=k)
 
-    def bound(self, images: Tensor, E: Callable[..., Tensor], *, relaxed: bool) -> Tensor:
-        """Return the negated evidence lower bound of each image; E: any function of f and q."""
+    def loss(self, index: Tensor) -> Tensor:
+        """Return the negated evidence lower bound of images."""
+        images, relaxed = self.train[index], takes_one_hot(self.E)
         logits = self.encoder(images)
         f = self.reconstruction(images, relaxed=relaxed)
-        return E(f, latent(self.config, logits, one_hot=relaxed)) + self.divergence(logits)
-
-    def loss(self, index: Tensor) -> Tensor:
-        return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))
+        return self.E(f, latent(self.config, logits, one_hot=relaxed)) + self.divergence(logits)
 
     def step(self, i: int) -> None:
         if self.config.anneal and i % self.per_epoch == 0:
