@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .core.checks import check_flag
+from .core.checks import check_flag, check_kind
 from .core.left_alone import left_alone, modules_of
 
 # Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
@@ -392,17 +392,11 @@ class CompiledStep:
 
 def _check(loss: object, optimiser: object, compile: object) -> None:
     """Raise unless the arguments can make a step."""
-    if not callable(loss):
-        raise TypeError(
-            "compiled_step: `loss` must be a function of the inputs, but "
-            f"{type(loss).__name__} was given. Write compiled_step(loss, optimiser)."
-        )
-    if not hasattr(optimiser, "param_groups"):
-        raise TypeError(
-            "compiled_step: `optimiser` must be an optimiser of torch.optim, but "
-            f"{type(optimiser).__name__} was given. Make one of the parameters, such as "
-            "torch.optim.Adam(model.parameters())."
-        )
+    remedy = "Write compiled_step(loss, optimiser)."
+    check_kind("compiled_step: `loss`", loss, Callable, "be a function of the inputs", remedy)
+    remedy = "Make one of the parameters, such as torch.optim.Adam(model.parameters())."
+    claim = "be an optimiser of torch.optim"
+    check_kind("compiled_step: `optimiser`", optimiser, torch.optim.Optimizer, claim, remedy)
     if compile is not None:
         check_flag("compiled_step", "compile", compile)
 
@@ -417,13 +411,10 @@ def why_not_captured(optimiser: torch.optim.Optimizer, devices: set[str]) -> str
     return ""
 
 
-def _buffer(value: object) -> Tensor:
+def _buffer(value: Any) -> Tensor:
     """Return a buffer for an input of captured steps."""
-    if not isinstance(value, Tensor):
-        raise TypeError(
-            "compiled_step: the inputs must be tensors, but "
-            f"{type(value).__name__} was given. A graph would keep its first value."
-        )
+    remedy = "A graph would keep its first value."
+    check_kind("compiled_step: the inputs", value, Tensor, "be tensors", remedy)
     return value.detach().clone()
 
 

@@ -15,7 +15,7 @@ from .core.checks import (
     check_positive,
     is_checked,
 )
-from .core.estimator import Estimator, tie
+from .core.estimator import Estimator, check_estimator, tie
 from .core.evaluator import Function
 from .core.randomness import seeded_from
 from .core.tracing import can_inspect
@@ -101,12 +101,8 @@ def log_expectation(
     check_generator(generator)
     if floor is not None:
         check_positive("log_expectation", "floor", floor)
-    for name, estimator in (("E", E), ("value", E if value is None else value)):
-        if isinstance(estimator, type) or not hasattr(estimator, "target"):
-            raise TypeError(
-                f"log_expectation: `{name}` must be an estimator such as IndeCateR(4), but "
-                f"{estimator!r} was given. The order is log_expectation(E, f, q)."
-            )
+    check_estimator("log_expectation: `E`", E, "The order is log_expectation(E, f, q).")
+    check_estimator("log_expectation: `value`", E if value is None else value)
     if E.target == "bound":
         raise ValueError(
             f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "

@@ -9,8 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .core.checks import check_count, check_function, check_generator, check_outputs, check_tensor
-from .core.estimator import Estimator
+from .core.checks import (
+    check_count,
+    check_function,
+    check_generator,
+    check_kind,
+    check_outputs,
+    check_tensor,
+    refusal,
+)
+from .core.estimator import Estimator, check_estimator
 from .core.randomness import seeded_from
 
 
@@ -63,11 +71,7 @@ class Pathwise:
 
     def __post_init__(self) -> None:
         check_count("Pathwise", "samples", self.samples)
-        if isinstance(self.estimator, type) or not isinstance(self.estimator, Estimator):
-            raise TypeError(
-                "Pathwise: `estimator` must be an estimator such as IndeCateR(2), but "
-                f"{self.estimator!r} was given."
-            )
+        check_estimator("Pathwise: `estimator`", self.estimator)
 
     @property
     def unbiased(self) -> bool:
@@ -98,16 +102,10 @@ class Pathwise:
                 ``[n, samples, *batch, *outputs]``.
             generator: the source of randomness of z and of x; torch's default generator if None.
         """
-        if not isinstance(p, Distribution):
-            raise TypeError(
-                f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was "
-                "given."
-            )
+        check_kind("p", p, Distribution, "be a torch.distributions.Distribution of z")
         if not isinstance(q, Distribution) and not callable(q):
-            raise TypeError(
-                "q must be a distribution of x or a function from z to one, but "
-                f"{type(q).__name__} was given."
-            )
+            claim, but = "be a distribution of x or a function from z to one", type(q).__name__
+            raise refusal("q", claim, f"{but} was given", kind=TypeError)
         check_function(f)
         check_outputs(outputs)
         check_generator(generator)
@@ -125,10 +123,7 @@ class Pathwise:
             z = check_tensor("z", z, expected, "[samples, *batch, *event]")
         batch = z.shape[: 1 + len(p.batch_shape)]
         law = q.expand((self.samples, *q.batch_shape)) if isinstance(q, Distribution) else q(z)
-        if not isinstance(law, Distribution):
-            raise TypeError(
-                f"q(z) must be a distribution of x, but {type(law).__name__} was returned."
-            )
+        check_kind("q(z)", law, Distribution, "be a distribution of x")
         if law.batch_shape != batch:
             raise ValueError(_wrong_batch(law, p, isinstance(q, Distribution), self.samples))
 

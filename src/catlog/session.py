@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .core.checks import check_is_tensor
-from .core.estimator import Estimator
+from .core.estimator import Estimator, check_estimator
 
 
 class Session:
@@ -48,8 +48,7 @@ class Session:
     def __init__(
         self, E: Estimator[Any], q: Distribution, *, outputs: int = 0, seed: int | None = None
     ) -> None:
-        if isinstance(E, type) or not isinstance(E, Estimator):
-            raise TypeError(f"Session: `E` must be an estimator such as RLOO(4), but it is {E!r}.")
+        check_estimator("Session: `E`", E)
         if E.differentiates_f:
             raise ValueError(
                 f"Session: `E` must not need the derivative of f, as {E!r} does. Values alone are "

@@ -43,6 +43,12 @@ def shape_or_type(value: object) -> tuple[int, ...] | str:
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
+def check_kind(subject: str, value: object, kind: Any, claim: str, remedy: str = "") -> None:
+    """Raise unless ``value`` is an instance of ``kind``."""
+    if not isinstance(value, kind):
+        raise refusal(subject, claim, f"{type(value).__name__} was given", remedy, TypeError)
+
+
 def check_count(
     owner: str,
     name: str,

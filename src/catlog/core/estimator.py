@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 from .categories import Kind
-from .checks import check_count, check_module_device
+from .checks import check_count, check_module_device, refusal
 from .evaluator import Evaluator, Function
 from .factors import Factors
 from .left_alone import left_alone
@@ -409,3 +409,10 @@ class _Objective(_Identity):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.square()
+
+
+def check_estimator(subject: str, value: object, remedy: str = "") -> None:
+    """Raise unless ``value`` is an estimator, not a class of them."""
+    if not isinstance(value, Estimator):
+        claim, but = "be an estimator such as RLOO(4)", f"{value!r} was given"
+        raise refusal(subject, claim, but, remedy, TypeError)

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
 
-from ..core.checks import is_checked
+from ..core.checks import check_kind, is_checked, refusal
 from ..core.factors import IndependentFactors, independent
 from ..core.ordered import Ordered, PointForm
 from ..core.view import converted, register_distribution
@@ -124,17 +124,14 @@ def _log_weights(mixture: MixtureSameFamily) -> Float[Tensor, "*batch components
 
 
 def _components(mixture: Any) -> IndependentFactors:
-    if not isinstance(mixture, MixtureSameFamily):
-        raise TypeError(
-            "mixture: a torch.distributions.MixtureSameFamily is needed, but "
-            f"{type(mixture).__name__} was given."
-        )
+    claim = "be a torch.distributions.MixtureSameFamily"
+    check_kind("mixture", mixture, MixtureSameFamily, claim)
     components = converted(mixture.component_distribution)
     if isinstance(components, Ordered):
-        raise TypeError(
-            "mixture: its components must have independent variables, but those of "
-            f"{type(components).__name__} depend on each other. Use a BayesianNetwork whose "
-            "first node is the component."
+        but = f"those of {type(components).__name__} depend on each other"
+        remedy = "Use a BayesianNetwork whose first node is the component."
+        raise refusal(
+            "mixture: its components", "have independent variables", but, remedy, TypeError
         )
     return _factors(components, is_checked(mixture))
 
@@ -142,11 +139,11 @@ def _components(mixture: Any) -> IndependentFactors:
 def _factors(q: Any, validate: bool) -> IndependentFactors:
     factors = independent(q, validate=validate)
     if not isinstance(factors, IndependentFactors):
-        raise TypeError(
-            "mixture: its components must be Bernoulli, Categorical or OneHotCategorical, each "
-            "alone or inside Independent, or catlog.distributions.Categoricals, but "
-            f"{type(q).__name__} was given."
+        claim = (
+            "be Bernoulli, Categorical, OneHotCategorical (or Independent of one), or Categoricals"
         )
+        but = f"{type(q).__name__} was given"
+        raise refusal("mixture: its components", claim, but, kind=TypeError)
     return factors
 
 

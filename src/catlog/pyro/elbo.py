@@ -17,7 +17,7 @@ from ..core.checks import check_choice, check_count
 from ..core.estimator import Estimator
 from ..estimators import IndeCateR
 from .runs import OWNER, Nodes, Program, Programs, Values, drawn, log_prob, with_dimensions
-from .sites import GuideSites, JointSites, check_estimator, discrete_sites
+from .sites import GuideSites, JointSites, check_unbiased, discrete_sites
 from .structure import ChangedSiteError, Group, Structure, discover
 
 Noise = Literal["shared", "stratified"]
@@ -97,7 +97,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         noise: Noise = "shared",
     ) -> None:
         estimator = IndeCateR(1) if estimator is None else estimator
-        check_estimator("`estimator`", estimator)
+        check_unbiased("`estimator`", estimator)
         check_count(OWNER, "num_particles", num_particles)
         super().__init__(
             num_particles=num_particles,

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import one_hot, pad
 
 from ..core.categories import Kind
-from ..core.estimator import Estimator
+from ..core.estimator import Estimator, check_estimator
 from ..core.factors import base_distribution
 from ..core.ordered import Ordered
 from ..core.view import converted
@@ -89,7 +89,7 @@ def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
     """Return the estimator of a site: its own, Exact where it is enumerated, or the default."""
     infer = node["infer"]
     if (estimator := infer.get("estimator")) is not None:
-        check_estimator(f"`infer['estimator']` of site {name!r}", estimator)
+        check_unbiased(f"`infer['estimator']` of site {name!r}", estimator)
         return estimator
     if not infer.get("enumerate"):
         return default
@@ -101,13 +101,9 @@ def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
     return Exact()
 
 
-def check_estimator(argument: str, estimator: object) -> None:
+def check_unbiased(argument: str, estimator: Any) -> None:
     """Raise unless the argument is an unbiased estimator of expectations."""
-    if not isinstance(estimator, Estimator):
-        raise TypeError(
-            f"{OWNER}: {argument} must be an estimator such as catlog.IndeCateR(2), but "
-            f"{estimator!r} was given."
-        )
+    check_estimator(f"{OWNER}: {argument}", estimator)
     if estimator.target != "expectation" or not estimator.unbiased:
         reason = "biased" if estimator.target == "expectation" else "an estimator of another bound"
         raise ValueError(
