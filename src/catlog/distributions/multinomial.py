@@ -10,6 +10,7 @@ from ..core.categories import Kind
 from ..core.factors import IndependentFactors
 from ..core.ordered import Ordered, PointForm
 from ..core.view import register_distribution
+from .plackett_luce import suffix_log_sums
 
 
 class MultinomialCounts(Ordered):
@@ -42,13 +43,15 @@ class MultinomialCounts(Ordered):
         # A sum of n of these is finite.
         floor = torch.finfo(law.real).min / (4 * (n + 1))
         logits = torch.where(possible, law.log_probs.squeeze(-2), floor)
-        tail = logits.flip(-1).logcumsumexp(-1).flip(-1)  # log of p_i + p_{i+1} + ...
+        # The logarithm of p_i + p_{i+1} + ... is level + log. (Second derivatives of torch's
+        # logcumsumexp are NaN.)
+        level, log = suffix_log_sums(logits.detach(), logits - logits.detach())
         # Whether a category after i is possible: none after the last.
         later = possible.flip(-1).cummax(-1).values.flip(-1)
         self.possible = possible
         self.possible_later = pad(later[..., 1:], (0, 1), value=False)
-        self.share = logits - tail
-        self.rest_share = pad(tail[..., 1:], (0, 1)) - pad(tail[..., :-1], (0, 1))
+        self.share = (logits - level) - log
+        self.rest_share = pad(level.diff() + log.diff(), (0, 1))
         self.n = n
         self.cardinalities = (n + 1,) * k
         self.fixed = frozenset([k - 1])

@@ -6,6 +6,7 @@ from math import perm
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..core.checks import check_count, check_generator
 from ..core.ordered import Ordered
@@ -113,11 +114,7 @@ class PlackettLuce(Ordered):
 def _log_odds_of_places(
     ranked: Float[Tensor, "*lead k"], unranked: Float[Tensor, "*lead d"]
 ) -> Float[Tensor, "*lead k"]:
-    """Return every ranked score less the log-sum of this and all later ones and the unranked.
-
-    A sum is kept as its largest score and the logarithm of the rest, so that differences of scores
-    survive whatever the size of the scores is. Sums of 1, 2, 4, ... scores are added up.
-    """
+    """Return every ranked score less the log-sum of this and all later ones and the unranked."""
     floor = torch.finfo(ranked.dtype).min
     level = unranked.detach().amax(-1, keepdim=True)
     is_none = level == -torch.inf
@@ -125,17 +122,31 @@ def _log_odds_of_places(
     rest = (unranked - level).masked_fill(is_none, 0.0).logsumexp(-1, keepdim=True)
     levels = torch.cat([ranked.detach(), level], -1)
     logs = torch.cat([ranked - ranked.detach(), rest.masked_fill(is_none, floor)], -1)
+    levels, logs = suffix_log_sums(levels, logs)
+    return (ranked - levels[..., :-1]) - logs[..., :-1]
+
+
+def suffix_log_sums(
+    levels: Float[Tensor, "*lead d"], logs: Float[Tensor, "*lead d"]
+) -> tuple[Float[Tensor, "*lead d"], Float[Tensor, "*lead d"]]:
+    """Return the log-sums of each term and all later ones, as the sum of two parts, as the terms
+    are given.
+
+    One part, a constant, is the largest term, and the other one the logarithm of the rest, so that
+    differences of terms survive whatever their size is. Sums of 1, 2, 4, ... terms are added up.
+    """
     span = 1
     while span < levels.shape[-1]:
         first, second = levels[..., :-span], levels[..., span:]
         highest = torch.maximum(first, second)
-        pair = torch.logaddexp(
-            logs[..., :-span] + (first - highest), logs[..., span:] + (second - highest)
-        )
+        one, other = logs[..., :-span] + (first - highest), logs[..., span:] + (second - highest)
+        # Unlike those of torch's logaddexp, its second derivatives are numbers beside any gap.
+        is_more = one > other
+        more, less = torch.where(is_more, one, other), torch.where(is_more, other, one)
         levels = torch.cat([highest, levels[..., -span:]], -1)
-        logs = torch.cat([pair, logs[..., -span:]], -1)
+        logs = torch.cat([more + softplus(less - more), logs[..., -span:]], -1)
         span *= 2
-    return (ranked - levels[..., :-1]) - logs[..., :-1]
+    return levels, logs
 
 
 def gumbel_top_k(
