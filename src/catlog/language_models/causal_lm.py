@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..core.categories import widened
 from ..core.checks import check_count, check_flag, refusal
+from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
 from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
 from ..distributions.prompted import Prompted, checked_prompts
@@ -82,6 +83,12 @@ class CausalLM(Autoregressive):
         mask = checked_prompts(
             "CausalLM", "prompt_ids", prompt_ids, "attention_mask", attention_mask
         )
+        if can_inspect(validate_args is not False, prompt_ids):  # a GPU says only that it fails
+            lowest, highest = map(int, prompt_ids.aminmax())
+            if lowest < 0 or highest >= vocabulary:
+                claim = f"hold tokens of the model, from 0 to {vocabulary - 1}"
+                but = f"they are from {lowest} to {highest}"
+                raise refusal("CausalLM: `prompt_ids`", claim, but, "Padding has a token, too.")
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
         weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
