@@ -22,10 +22,28 @@ from support.laws import bits
 from support.structured_cases import STRUCTURED_CASES, StructuredCase
 
 AnyCase = Case | StructuredCase
+UNCERTAIN = [0, 7, 45, 49]
+
+
+def mostly_certain(logits: Tensor) -> Distribution:
+    """Return fifty bits, nearly all of them certain: more than one integer holds."""
+    certain = logits.new_full((*logits.shape[:-1], 50), 40.0)
+    return bits(certain.index_copy(-1, torch.tensor(UNCERTAIN), logits))
+
+
 INDEPENDENT = CASES | {
     "nine bits": Case(
         "nine bits", normals(9), bits, grid(*[2] * 9).double(), lambda x: x[..., :6] + x[..., 3:]
-    )
+    ),
+    "fifty bits": Case(
+        "fifty bits",
+        normals(4),
+        mostly_certain,
+        torch.ones(16, 50)
+        .double()
+        .index_copy(-1, torch.tensor(UNCERTAIN), grid(2, 2, 2, 2).double()),
+        lambda x: x[..., :6] - x[..., 44:],
+    ),
 }
 DEPENDENT = ("chain", "sequence of different sizes that ends, step", "ranking", "crf", "subset")
 ALL_CASES = INDEPENDENT | {name: STRUCTURED_CASES[name] for name in DEPENDENT}
@@ -77,7 +95,7 @@ def drawn(E: MAPO, case: AnyCase, theta: Tensor, members: Tensor, u: Tensor) -> 
 
 
 @pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
-@pytest.mark.parametrize("size", [10, 300])  # more than sixteen members are drawn in steps
+@pytest.mark.parametrize("size", [10, 300])
 def test_draws_from_outside_a_set(case: AnyCase, size: int) -> None:
     if case.name == "one integer":
         return  # its points have no dimension to flatten
@@ -91,10 +109,11 @@ def test_draws_from_outside_a_set(case: AnyCase, size: int) -> None:
         for t in (1e-6, 0.5, 1 - 1e-6):
             rows.append(row)
             uniforms.append(low + t * (high - low))
-    E = MAPO(1, size=size, max_variables=9).eval()
+    E = MAPO(1, size=size, max_variables=50).eval()
     got = drawn(E, case, case.theta, case.points[members], torch.stack(uniforms))
     assert torch.equal(got, case.points[rows])
-    if len(p) <= size:  # where every point is a member, a possible point is drawn all the same
+    if len(p) <= size and case.name != "fifty bits":  # which have more points than these
+        # Where every point is a member, a possible point is drawn all the same.
         u = torch.rand(100, index.shape[1], dtype=torch.float64, generator=seeded())
         got = drawn(E, case, case.theta, case.points, u)
         assert bool((got.unsqueeze(1) == case.points).flatten(2).all(-1).any(1).all())

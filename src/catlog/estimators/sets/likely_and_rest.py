@@ -11,7 +11,7 @@ from ...core.categories import as_index
 from ...core.factors import Factors, IndependentFactors
 from ...core.tracing import can_inspect
 from ..score_function import leave_one_out
-from .prefix_tree import prefix_tree, row_numbers
+from .prefix_tree import Walk, lexicographic_order, prefix_tree, row_numbers
 
 Rows = Int64[Tensor, "rows *batch d"]
 Valid = Bool[Tensor, "rows *batch"]
@@ -87,8 +87,9 @@ class Members:
 
     Attributes:
         q: the factors.
-        points: the members; invalid ones are not in S.
+        points: the members, sorted; invalid ones are not in S.
         tree: of their prefixes, in drawing order.
+        is_new: for the members as they were given, whether no earlier one is the same point.
         remaining: the probability that a draw is not in S, given that its first i variables are a
             member's, ``[m, *batch, d + 1]``. Probabilities of points outside are added up, never
             subtracted from 1, so that small ones are as precise as large ones. An invalid member
@@ -96,13 +97,17 @@ class Members:
     """
 
     def __init__(self, q: Factors, points: Rows, valid: Valid | None = None) -> None:
-        order = as_index(tuple(chain.from_iterable(q.ordered.blocks)))
+        if valid is None:
+            valid = torch.ones_like(points[..., 0], dtype=torch.bool)
+        drawing_order = as_index(tuple(chain.from_iterable(q.ordered.blocks)))
+        order = lexicographic_order(points[..., drawing_order], valid, q.k)
         self.q = q
-        self.points = points
-        self.tree = prefix_tree(points[..., order], valid, q.cardinalities)
+        self.points = points.gather(0, order.unsqueeze(-1).expand(points.shape))
+        self.tree = prefix_tree(self.points[..., drawing_order], valid.gather(0, order), q.k)
+        self.is_new = torch.zeros_like(valid).scatter(0, order, self.tree.is_new)
         with torch.no_grad():
-            probs = q.log_conditionals(points).exp()
-            self.remaining = self.tree.remaining(probs[..., order, :])
+            probs = q.log_conditionals(self.points).exp()
+            self.remaining = self.tree.remaining(probs[..., drawing_order, :])
 
     @property
     def probability_outside(self) -> Float[Tensor, "*batch"]:
@@ -121,7 +126,7 @@ class Members:
         outside S. If no point is outside S, a member is drawn.
         """
         q, ordered = self.q, self.q.ordered
-        walk = self.tree.walk(self.remaining, len(u))
+        walk = Walk(self.tree, self.remaining, len(u))
         # Mapped where u or q is.
         x = torch.zeros_like(u + self.remaining[0, ..., :1], dtype=torch.int64)
         state = ordered.start(u.shape[:-1]) if ordered.incremental else None

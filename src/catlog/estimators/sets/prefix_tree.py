@@ -1,14 +1,14 @@
 """A set of points as a tree of their prefixes: the probability outside the set, and draws from it.
 
-Two members stand in the same node at depth i if their first i variables agree. The first valid
-member of a node is its leader, and numbers of a node are kept in the leader's place. All numbers of
-m members, d variables and k categories are O(m d k). Few members are compared in pairs, all
-variables at once; many are followed variable by variable. Categories and members are the first
-dimensions: torch is slow on a last dimension of size 2, and its amin and amax on the first ones.
+Two members stand in the same node at depth i if their first i variables agree. Members are sorted,
+so that those of a node stand side by side. All numbers of m members, d variables and k categories
+are O(m d k). Categories and members are the first dimensions: torch is slow on a last dimension of
+size 2, and its amin and amax on the first ones.
 """
 
 from dataclasses import dataclass
 from functools import reduce
+from math import log2
 
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
@@ -22,88 +22,94 @@ Members = Int64[Tensor, "m *batch d"]
 Valid = Bool[Tensor, "m *batch"]
 Depths = Float[Tensor, "m *batch depths"]
 
-FEW = 16  # members; pairs of more take longer than a loop over the variables
-
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """Members, their leaders, and which members count.
+    """Sorted members, and the nodes in which they stand.
 
     Attributes:
         members: category numbers, in drawing order.
-        valid: members that are in the set. An invalid one is its own leader, in no node.
-        leaders: the leaders of the nodes at each depth, 0 to d.
-        branch: the place of a member's next category among those of its node, category * m +
-            leader.
+        valid: members that are in the set. An invalid one stands in nodes of its own.
+        is_first: whether a member is the first one of its node at each depth, 0 to d.
+        nodes: the number of this node, below m.
+        branch: the place of a member's next category among those of its node, category * m + node.
         k: number of categories.
     """
 
     members: Int64[Tensor, "m *batch d"]
     valid: Bool[Tensor, "m *batch 1"]
-    leaders: Int64[Tensor, "m *batch depths"]
+    is_first: Bool[Tensor, "m *batch depths"]
+    nodes: Int64[Tensor, "m *batch depths"]
     branch: Int64[Tensor, "m *batch d"]
     k: int
 
     @property
     def is_new(self) -> Bool[Tensor, "m *batch"]:
         """Whether a member is valid and no earlier valid member is the same point."""
-        return self.valid.squeeze(-1) & self.is_leader[..., -1]
-
-    @property
-    def is_leader(self) -> Bool[Tensor, "m *batch depths"]:
-        return self.leaders == row_numbers(self.leaders)
+        return self.valid.squeeze(-1) & self.is_first[..., -1]
 
     def by_branch(
         self, default: bool | int | float, values: Shaped[Tensor, "m *batch d"]
     ) -> Shaped[Tensor, "k m *batch d"]:
-        """Return the members' values by category and leader; a branch without members has the
+        """Return the members' values by category and node; a branch without members has the
         default."""
         m = len(self.members)
         table = values.new_full((self.k * m, *values.shape[1:]), default)
         put = table.scatter if inside_functorch() else table.scatter_
         return put(0, self.branch, values).unflatten(0, (self.k, m))
 
+    def at_nodes(self, table: Shaped[Tensor, "k m *batch d"]) -> Shaped[Tensor, "k m *batch d"]:
+        """Return the entries of such a table at the node of each member."""
+        return table.gather(1, self.nodes[..., :-1].unsqueeze(0).expand(table.shape))
+
     def remaining(self, probs: Float[Tensor, "rows *batch d k"]) -> Depths:
         """Return the probability to be outside the set, given the first i variables of a member.
 
         ``probs`` are the conditionals along the members; all members may share one row. A node adds
-        its categories that lead to no member, each node once, at its leader.
+        its categories that lead to no member, each node once, at its first member.
         """
         p = probs.movedim(-1, 0).contiguous()
-        leaders = self.leaders[..., :-1]
-        is_free = self.by_branch(True, (~self.valid).expand(leaders.shape))
+        nodes = self.nodes[..., :-1]
+        is_free = self.at_nodes(self.by_branch(True, (~self.valid).expand(nodes.shape)))
         free = torch.where(is_free, p, 0.0).sum(0)
-        counts = self.valid & self.is_leader[..., :-1]
+        counts = self.valid & self.is_first[..., :-1]
         members = self.members.unsqueeze(0)
         step = p.expand(self.k, *members.shape[1:]).gather(0, members).squeeze(0)
         below = suffix_sums(torch.where(counts, free, 0.0), step)
         if len(below) > 1:
             below = torch.where(self.valid, below, 0.0)
-            below = torch.zeros_like(below).scatter_add(0, leaders, below).gather(0, leaders)
+            below = torch.zeros_like(below).scatter_add(0, nodes, below).gather(0, nodes)
         return pad(below, (0, 1))
 
-    def walk(self, remaining: Depths, draws: int) -> "Walk | Steps":
-        """Return what chooses categories outside the set, block after block."""
-        share = self.by_branch(1.0, torch.where(self.valid, remaining[..., 1:], 1.0))
-        return (Walk if len(self.members) <= FEW else Steps)(self, share, draws)
 
+def prefix_tree(members: Members, valid: Valid, k: int) -> PrefixTree:
+    """Return the tree of members in the order of :func:`lexicographic_order`.
 
-def prefix_tree(members: Members, valid: Valid | None, sizes: tuple[int, ...]) -> PrefixTree:
-    """Return the tree of the valid members (None: all).
-
-    >>> members = torch.tensor([[0, 1, 1], [0, 1, 0], [1, 1, 0]])
-    >>> prefix_tree(members, None, (2, 2, 2)).leaders
+    >>> members = torch.tensor([[0, 1, 0], [0, 1, 1], [1, 1, 0]])
+    >>> prefix_tree(members, torch.ones(3, dtype=torch.bool), 2).nodes
     tensor([[0, 0, 0, 0],
             [0, 0, 0, 1],
-            [0, 2, 2, 2]])
+            [0, 1, 1, 2]])
     """
-    if valid is None:
-        valid = torch.ones_like(members[..., 0], dtype=torch.bool)
-    k = max(sizes)
-    find = _leaders_by_pairs if len(members) <= FEW else _leaders_by_steps
-    leaders = find(members, valid, k)
-    branch = leaders[..., :-1].add(members, alpha=len(members))
-    return PrefixTree(members, valid.unsqueeze(-1), leaders, branch, k)
+    valid = valid.unsqueeze(-1)
+    before = members.roll(1, 0)
+    agrees = pad(_prefixes_agree(members, before), (1, 0), value=True) & valid
+    is_first = ~agrees | (row_numbers(members) == 0)
+    nodes = is_first.cumsum(0, dtype=torch.int32).long() - 1
+    branch = nodes[..., :-1].add(members, alpha=len(members))
+    return PrefixTree(members, valid, is_first, nodes, branch, k)
+
+
+def lexicographic_order(members: Members, valid: Valid, k: int) -> Int64[Tensor, "m *batch"]:
+    """Return the rows of valid members in lexicographic order, then those of the others. Equal
+    members stay in their order."""
+    order = row_numbers(valid).expand(valid.shape)
+    if len(members) == 1:
+        return order
+    words = as_words(members, k).masked_fill(~valid.unsqueeze(-1), 2**62)  # above all others
+    for key in words.unbind(-1)[::-1]:  # a stable sort by the first word keeps the others' order
+        order = order.gather(0, key.gather(0, order).argsort(dim=0, stable=True))
+    return order
 
 
 def row_numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
@@ -112,38 +118,25 @@ def row_numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
     return numbers.view(-1, *[1] * (members.dim() - 1))
 
 
-def _leaders_by_pairs(members: Members, valid: Valid, k: int) -> Int64[Tensor, "m *batch depths"]:
-    """Return the leaders from the comparison of every member with the earlier ones."""
-    number = row_numbers(members).to(torch.int8)
-    invalid = ~valid.unsqueeze(-1)
-    shape = (*members.shape[1:-1], members.shape[-1] + 1)
-    leaders = [torch.zeros(shape, dtype=torch.int8, device=members.device)]
-    for m in range(1, len(members)):
-        agrees = pad(_prefixes_agree(members[m], members[:m]), (1, 0), value=True)
-        is_other = ~agrees | invalid[:m] | invalid[m]
-        leaders.append(reduce(torch.minimum, torch.where(is_other, number[m], number[:m])))
-    return torch.stack(leaders).long()
-
-
 def _prefixes_agree(a: Tensor, b: Tensor) -> Bool[Tensor, "*rows d"]:
     """Return whether a and b agree in the variables up to each one."""
     return (a == b).cumprod(-1, dtype=torch.int8).bool()
 
 
-def _leaders_by_steps(members: Members, valid: Valid, k: int) -> Int64[Tensor, "m *batch depths"]:
-    """Return the leaders, variable by variable."""
-    m = len(members)
-    number = row_numbers(valid)
-    rank = torch.where(valid, number, m)
-    leader = torch.where(valid, rank.amin(0), number)
-    leaders = [leader]
-    for category in members.unbind(-1):
-        branch = category * m + leader
-        first = torch.full((k * m, *leader.shape[1:]), m, device=members.device)
-        first = first.scatter_reduce(0, branch, rank, "amin").gather(0, branch)
-        leader = torch.where(valid, first, number)
-        leaders.append(leader)
-    return torch.stack(leaders, -1)
+def as_words(points: Int64[Tensor, "*lead d"], k: int) -> Int64[Tensor, "*lead words"]:
+    """Return points as few numbers, in the same lexicographic order, to compare them quickly.
+
+    A number holds as many variables as fit into 62 bits. Points with other categories than these k
+    are not distinguished.
+
+    >>> as_words(torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]), k=2).diff(dim=0).sign()
+    tensor([[-1],
+            [ 1]])
+    """
+    width = min(points.shape[-1], int(62 / log2(k + 1)))
+    digits = pad((points + 1).clamp(0, k), (0, -points.shape[-1] % width))
+    places = (k + 1) ** torch.arange(width - 1, -1, -1, device=points.device)
+    return (digits.unflatten(-1, (-1, width)) * places).sum(-1)
 
 
 def suffix_sums(term: Float[Tensor, "*batch d"], step: Tensor) -> Float[Tensor, "*batch d"]:
@@ -172,16 +165,16 @@ def _choices(
 
 
 class Walk:
-    """Draws along every member at once, all variables of a block together, for few members.
+    """Draws from outside the set, along every member at once, all variables of a block together.
 
     The category that a draw takes after the prefix of a member does not depend on whether it has
     that prefix. So these categories are chosen for all members; the draw follows a member as long
     as they agree.
     """
 
-    def __init__(self, tree: PrefixTree, share: Float[Tensor, "k m *batch d"], draws: int) -> None:
-        row = tree.leaders[..., :-1].unsqueeze(0)
-        self.share = share.gather(1, row.expand(share.shape))
+    def __init__(self, tree: PrefixTree, remaining: Depths, draws: int) -> None:
+        share = tree.by_branch(1.0, torch.where(tree.valid, remaining[..., 1:], 1.0))
+        self.share = tree.at_nodes(share)
         # Small integers: pages of memory cost more here than arithmetic.
         self.dtype = torch.int8 if tree.k <= 128 else torch.int32
         self.members = tree.members.to(self.dtype)
@@ -207,42 +200,3 @@ class Walk:
         self.stays = after[..., -1:]
         followed = reduce(torch.maximum, torch.where(stays, along, -1).unbind(1))
         return torch.where(followed >= 0, followed, inverse_cdf(probs, u))
-
-
-class Steps:
-    """Draws that step from node to node, variable by variable, for many members.
-
-    A draw outside all nodes stands in node m.
-    """
-
-    def __init__(self, tree: PrefixTree, share: Float[Tensor, "k m *batch d"], draws: int) -> None:
-        self.outside = m = share.shape[1]
-        beyond = torch.ones_like(share[:, :1])
-        self.share = torch.cat([share, beyond], 1).movedim(-1, 0).contiguous()
-        below = tree.by_branch(m, torch.where(tree.valid, tree.leaders[..., 1:], m))
-        child = torch.cat([below, torch.full_like(below[:, :1], m)], 1)
-        self.child = child.flatten(0, 1).movedim(-1, 0).contiguous()
-        first = torch.where(tree.valid, row_numbers(tree.members), m).squeeze(-1).amin(0)
-        self.node = first.expand(draws, *first.shape)
-        self.depth = 0
-
-    @property
-    def is_inside(self) -> Bool[Tensor, "n *batch"]:
-        """Whether the categories chosen so far are the first ones of a member."""
-        return self.node != self.outside
-
-    def choose(
-        self, probs: Float[Tensor, "rows *batch v k"], u: Float[Tensor, "n *batch v"]
-    ) -> Int64[Tensor, "n *batch v"]:
-        """Return the categories of the next variables; all draws may share one row of probs."""
-        p = probs.movedim(-1, 0)
-        chosen = []
-        for position in range(u.shape[-1]):
-            share = self.share[self.depth, : len(p)]
-            share = share.gather(1, self.node.expand(len(p), *self.node.shape))
-            category = _choices(p[..., position], share, u[..., position])
-            branch = category * (self.outside + 1) + self.node
-            self.node = self.child[self.depth].gather(0, branch)
-            self.depth += 1
-            chosen.append(category)
-        return torch.stack(chosen, -1)

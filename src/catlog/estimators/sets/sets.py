@@ -1,11 +1,11 @@
 """Estimators that sum over some points and sample the rest."""
 
 from dataclasses import KW_ONLY
-from math import comb, log2, prod
+from math import comb, prod
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -16,6 +16,7 @@ from ...core.factors import Factors
 from ...core.learning import frozen, learns
 from ...core.tracing import can_inspect
 from .likely_and_rest import Members, beam_search, sum_and_sample
+from .prefix_tree import as_words
 
 __all__ = ["MAPO", "SumAndSample", "UnorderedSet"]
 
@@ -71,7 +72,7 @@ class UnorderedSet(Estimator[Factors]):
             check_count("UnorderedSet", "x.shape[0]", len(x), least=2, most=10, hint=TOO_MANY)
             index = q.index(x)
         members = Members(q, index)
-        is_new = members.tree.is_new
+        is_new = members.is_new
         if x is not None and can_inspect(q.validate, x) and not bool(is_new.all()):
             bad = tuple((~is_new).nonzero()[0].tolist())
             raise ValueError(
@@ -251,7 +252,7 @@ class MAPO(Learner[Factors]):
         score = torch.cat([old, score[self.size :].flatten()])
         padding = (0, self.max_variables - drawn.shape[-1])
         pool = torch.cat([self.memory, pad(drawn.flatten(0, -2), padding, value=-1)])
-        words = _words(pool[:, : drawn.shape[-1]], k)
+        words = as_words(pool[:, : drawn.shape[-1]], k)
         kept = []
         for _ in range(self.size):
             best = score.argmax(0, keepdim=True)
@@ -260,20 +261,3 @@ class MAPO(Learner[Factors]):
             same = (words == words.index_select(0, best)).all(-1)
             score = score.masked_fill(same, -torch.inf)
         self.memory.copy_(torch.cat(kept))
-
-
-def _words(points: Int64[Tensor, "rows d"], k: int) -> Int64[Tensor, "rows words"]:
-    """Return points as few numbers, equal where the points are, to compare them quickly.
-
-    A number holds as many variables as fit into 62 bits. Points with other categories than these k
-    are not distinguished; they are not valid.
-
-    >>> _words(torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]), k=2)
-    tensor([[25],
-            [16],
-            [25]])
-    """
-    width = int(62 / log2(k + 1))
-    digits = pad((points + 1).clamp(0, k), (0, -points.shape[-1] % width))
-    places = (k + 1) ** torch.arange(width, device=points.device)
-    return (digits.unflatten(-1, (-1, width)) * places).sum(-1)
