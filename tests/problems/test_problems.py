@@ -14,19 +14,12 @@ import catlog
 from catlog import problems
 from catlog.core.view import view
 from catlog.distributions import Categoricals, Ordered
+from catlog.problems import autoencoder
 
 NAMES = list(problems.PROBLEMS)
 
 
 pytestmark = pytest.mark.xdist_group("problems")  # a decoder is trained once per process
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Train the autoencoder in this session, whatever the user's cache holds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CATLOG_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 each_problem = pytest.mark.parametrize("name", NAMES)
@@ -174,9 +167,9 @@ def test_autoencoder_error_names_the_extra(monkeypatch):
         problems.make("dvae")
 
 
-def test_training_the_autoencoder_again_gives_the_same_weights(monkeypatch, tmp_path):
+def test_training_the_autoencoder_again_gives_the_same_weights():
     kept = problems.make("dvae", seed=5)
-    monkeypatch.setenv("CATLOG_CACHE", str(tmp_path))
+    autoencoder._trained_weights.cache_clear()
     retrained = problems.make("dvae", seed=5)
     assert torch.equal(kept.parameters[0], retrained.parameters[0])
     x = draws(kept, (10,))
