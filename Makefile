@@ -60,7 +60,8 @@ test-peers: .venv/peers  ## compare our estimators with other libraries, which i
 	touch $@
 
 test-pyro: .venv/pyro  ## the ELBO for Pyro, which it installs (docs/from_pyro.md)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/pyro_elbo src/catlog/pyro
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/pyro_elbo src/catlog/pyro \
+		"tests/docs/test_docs.py::test_code_on_pages_runs[from_pyro]"
 
 # JAX has an environment of its own, without torch.
 .venv-jax/ready: jax/pyproject.toml jax/constraints.txt
@@ -110,7 +111,8 @@ test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## tests wit
 	for version in $(OLDEST) $(NEWEST); do \
 		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default \
 			tests/contract/test_compile.py tests/compiled/test_inductor.py \
-			src/catlog/testing/test_battery.py tests/package/test_import.py || exit 1; \
+			src/catlog/testing/test_battery.py tests/package/test_import.py \
+			-k "not every_setting and not learns_as_eager" || exit 1; \
 		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default -k compil \
 			tests/distributions tests/functions tests/estimators tests/contract --ignore=tests/contract/test_compile.py \
 			tests/language_models/test_advantages.py tests/diagnostics/test_advise.py || exit 1; \

@@ -108,6 +108,16 @@ def test_exact_bound_is_that_of_enumeration() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
 
 
+def test_from_pyro(measure: Measure) -> None:
+    pytest.importorskip("pyro")
+    rows = keyed(measure("from_pyro", "quality/pyro_variance.csv"), "problem", "method")
+    assert rows["mixture", "catlog.pyro.ELBO(IndeCateR(1))"]["ratio"] < 1e-10  # one variable each
+    assert rows["autoencoder", "catlog.pyro.ELBO(RLOO(31))"]["ratio"] < 0.1
+    rows = selected(measure("from_pyro", "pyro/ss_vae.csv"), section="training")
+    assert len(rows) == 10
+    assert all(30 < row["bound"] < 45 for row in rows)  # 64 log 2 = 44.4
+
+
 def test_overhead(measure: Measure) -> None:
     rows = measure("speed", "speed/overhead.csv", "--only", "overhead")
     assert all(row["ratio"] > 0 for row in rows)
@@ -125,6 +135,15 @@ def test_race(measure: Measure) -> None:
     assert {row["race"] for row in runs} == {"bits", "one-hot", "attention"}
     curves = measure("race", "speed/cpu_race_curves.csv", "--seeds", "0")
     assert set(grouped(curves, "race")) == {row["race"] for row in runs}
+
+
+def test_scaling(measure: Measure) -> None:
+    """It counts the messages: values and comparison, at the draws and at their neighbours."""
+    rows = measure("scaling", "scaling/scaling.csv")
+    assert {row["section"] for row in rows} == {"mapped", "estimate"}
+    black_box = next(row for row in selected(rows, section="estimate") if row["messages"])
+    assert black_box["messages"] == 4
+    assert abs(black_box["kib"] * 1024 - (42 * 2 * 4 + 2 * 2 * 24)) < 1
 
 
 def test_speed(measure: Measure) -> None:

@@ -10,6 +10,7 @@ from inspect import signature
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -237,8 +238,8 @@ def test_errors_of_f_say_what_x_was(E):
 # Constructors
 
 
-NUMBERS = [1.5, -1, 0, True, torch.nan, torch.inf, -torch.inf, 1j]
-TENSORS = [torch.tensor(2), torch.tensor(0.5), torch.tensor(-0.5), torch.zeros(3)]
+NUMBERS = [1.5, np.float32(0.5), -1, 0, True, torch.nan, torch.inf, -torch.inf, 1j]
+TENSORS = [torch.tensor(number) for number in (2, 0.5, -0.5, [0.5], [0.0, 0.0, 0.0])]
 GARBAGE = [None, "2", b"2", *NUMBERS, [2], (), {}, object(), *TENSORS, nn.Identity()]
 
 

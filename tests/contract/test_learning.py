@@ -1,6 +1,6 @@
 """Estimators that learn between calls: when they do, checkpointed, and after wrong values.
 
-Compiled by Inductor: tests/compiled/test_learning_compiled.py.
+Compiled by Inductor: tests/compiled/test_inductor.py.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog.core.estimator import Estimator, tie
+from catlog.core.estimator import tie
 from catlog.functions import DigitsOfSum, Sharded
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import select
@@ -30,27 +30,6 @@ def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]
     """Return a function of random targets, and logits."""
     target = torch.randint(0, base, (batch, places + 1), generator=seeded(base + places))
     return DigitsOfSum(target, base), normals(batch, 2 * places, base, seed=places)
-
-
-@pytest.mark.parametrize(
-    "E",
-    [
-        catlog.IndeCateR(3),
-        catlog.IndeCateR(2, per_variable=True),
-        catlog.IndeCateR(3, variables=4, control="none"),
-    ],
-    ids=repr,
-)
-def test_table_of_digits_gives_the_gradient_of_evaluated_neighbours(E: Estimator) -> None:
-    f, logits = digits(10, 4)
-    logits[0, :3, 4:] = -torch.inf  # impossible categories have no effect
-    theta = logits.requires_grad_()
-    gradients = []
-    for function in (f, lambda x: f(x)):
-        value = E(function, integers(theta), outputs=1, generator=seeded(1))
-        weight = torch.linspace(-1, 1, value.numel(), dtype=torch.float64).view(value.shape)
-        gradients += torch.autograd.grad((weight * value).sum(), theta)
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 def test_value_over_the_variables_that_matter_is_unbiased_and_less_noisy() -> None:

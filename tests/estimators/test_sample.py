@@ -18,7 +18,7 @@ from torch.testing import assert_close
 import catlog
 from catlog import GumbelSoftmax, ReinMax, StraightThrough, gumbel_softmax, sample
 from catlog.distributions import MarkovChain
-from catlog.estimators import ESTIMATORS, GumbelRao
+from catlog.estimators import GumbelRao
 from catlog.testing import z_limit
 from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals, seeded
@@ -162,28 +162,6 @@ def test_a_temperature_per_variable(is_bits: bool) -> None:
     ]
     assert_same(together, torch.stack(separate).sum(0), leaf, rtol=0, atol=1e-14)
     assert sample(leaf, replace(E, hard=True), bits=is_bits).shape == shape
-
-
-TEMPERATURES = [
-    (name, setting)
-    for name in ESTIMATORS
-    for setting in ESTIMATORS[name].__annotations__
-    if setting.endswith("temperature") and hasattr(ESTIMATORS[name], "points")
-]
-
-
-@pytest.mark.parametrize(("name", "setting"), TEMPERATURES)
-def test_other_kinds_of_one_temperature(name: str, setting: str) -> None:
-    """Those of NumPy, and annealed buffers of shape [1]."""
-    gradients, reprs = [], []
-    for temperature in (0.5, torch.tensor([0.5]), np.float32(0.5)):
-        leaf = normals(5, 4).float().requires_grad_()
-        E = ESTIMATORS[name](**{setting: temperature})
-        reprs.append(repr(E))
-        y = sample(leaf, E, generator=seeded())
-        gradients += torch.autograd.grad((y * normals(5, 4, seed=1).float()).sum(), leaf)
-    assert_close(gradients[1:], gradients[:1] * 2, rtol=1e-6, atol=1e-7)
-    assert len(set(reprs)) == 1
 
 
 # The drop-in for torch's function
