@@ -80,6 +80,7 @@ for module in (
     catlog.estimators,
     checks,
     naming,
+    catlog.diagnostics,
     catlog.language_models,
     laws,
     wrong_calls,

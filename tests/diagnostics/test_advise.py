@@ -294,23 +294,3 @@ def test_whole_step_is_timed_and_undone(error: type[BaseException] | None) -> No
         assert torch.equal(parameter, old)
         assert parameter.grad is None
     assert torch.equal(torch.get_rng_state(), state)
-
-
-FEW = {"budget": 1, "candidates": [Exact(), RLOO()]}
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"budget": 0}, "`budget` must be at least 1, but 0 was given"),
-    ({"steps": 0}, "`steps` must be positive"),
-    ({"seconds": -1}, "`seconds` must be at least 0"),
-    ({"step": -1.0}, "`step` must be at least 0, but -1.0"),
-    ({"candidates": []}, "candidates must be at least one, but none was given"),
-    ({"candidates": [RLOO]}, "candidates must be names or estimators"),
-    ({"penalty": lambda q: q.entropy().sum()}, r"summed over the variables only.*\(\) was given"),
-    ({"loss": lambda value: value.mean()}, r"one per value, no sum\), but \(\) was given"),
-    (FEW, r"no candidate could be used\. Exact\(\) \(it needs 16 evaluations, more"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        advise(quadratic(4), bits(3, 4), **options)

@@ -20,7 +20,6 @@ from catlog.diagnostics import Comparison, Row, compare
 from catlog.diagnostics.arms import Arm, within_budget
 from catlog.diagnostics.comparing import COLUMNS, NORMAL
 from catlog.diagnostics.moments import Moments
-from catlog.distributions import MarkovChain
 from catlog.estimators import ESTIMATORS, DoubleCV, GappedStraightThrough
 from catlog.functions import Additive, OfSum
 from catlog.testing import CASES, FUNCTIONS
@@ -383,30 +382,6 @@ def test_rows_by_name_and_the_best_which_is_unbiased() -> None:
         result["Nonsense"]
     biased = replace(result.rows[2], merit=1e-9)
     assert replace(result, rows=(biased, *result.rows[:2])).best == result.rows[0]
-
-
-CHAIN = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
-    ({"estimators": []}, "estimators must be at least one"),
-    ({"q": CHAIN}, "none were given or found"),
-    ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
-    ({"parameters": []}, "parameters must be tensors with requires_grad=True, but none were"),
-    ({"parameters": [ONE]}, "requires_grad=True, but entry 0 has requires_grad=False. Call"),
-    ({"parameters": [zeros(3)]}, "parameters must be tensors that q depends on"),
-    ({"q": lambda t: bits(t)}, "parameters must be the tensors to call q with"),
-    ({"estimators": "RLOO"}, "estimators must be a list or a dict, but 'RLOO' was given"),
-    ({"estimators": RLOO(2)}, "estimators must be a list or a dict"),
-    ({"estimators": torch.ones(2)}, "estimators must be a list or a dict, but tensor"),
-    ({"estimators": [RLOO]}, "estimators must be names or estimators, but <class"),
-    ({"estimators": {"mine": RLOO}}, "estimators must be names or estimators, but <class"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        quick(f, **{"q": bits(zeros(3)), "estimators": [RLOO(2)], **options})
 
 
 def test_estimators_may_be_given_as_they_are_printed() -> None:

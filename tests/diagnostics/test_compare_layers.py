@@ -117,23 +117,3 @@ def test_nothing_else_is_drawn() -> None:
     first, again = (quick(loss, [ReinMax()], **options).rows[0] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     assert (first.bias, first.variance) == (again.bias, again.variance)
-
-
-def twisted(sampler: Sampler) -> Tensor:
-    return loss(sampler).mean().expand(3)
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"loss": lambda _: IMAGES.sum(-1)}, "must call its argument, the sampler"),
-    ({"loss": lambda sampler: 3.0}, "loss must return a tensor of floats, one per row"),
-    ({"loss": twisted}, r"it returned \(3,\), and a layer draws variables \(4, 2\)\. Let the log"),
-    ({"loss": lambda sampler: sampler(IMAGES).sum(-1)}, "parameters must be tensors with requires"),
-    ({"repeats": 1}, "compare_layers: `repeats` must be at least 2, but 1"),
-    ({"estimators": [catlog.RLOO(2)]}, r"no estimator could be used.*call E\(f, q\)"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        quick(**{"loss": loss, "estimators": [ReinMax()], **options})

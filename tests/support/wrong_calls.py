@@ -14,6 +14,7 @@ from torch.distributions import (
 )
 
 from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Prompted
+from support.laws import bits
 
 INF, NAN = torch.inf, torch.tensor([0.0, torch.nan, 1.0])
 CONTRADICTION = torch.tensor([[0.0, -INF], [-INF, 0.0]])
@@ -61,3 +62,4 @@ mixture = partial(MixtureSameFamily, Categorical(torch.ones(2)))
 counts = Multinomial(2, logits=zeros(2))
 poisson = Independent(Poisson(torch.ones(2)), 1)
 learned = NegativeBinomial(torch.tensor(2.0, requires_grad=True), probs=ONE_HALF)
+learned_bits = bits(zeros(2, 3, requires_grad=True))
