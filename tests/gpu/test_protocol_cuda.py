@@ -13,16 +13,17 @@ if not torch.cuda.is_available():
 # The compiler raises warnings, and switches the checks of torch's distributions off.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("unchecked")]
 
-METHODS = [
+# Protocols, estimators, numbers of draws, and options.
+BITS = [
     ("SlopeCateR", 2, ("corrections=1",)),
-    ("RODEO", 3, ()),
-    ("DoubleCV", 3, ()),
-    ("ARMS", 3, ()),
-    ("DisARM", 1, ()),
-    ("RELAX", 3, ()),
-    ("REBAR", 1, ()),
-    ("ReinMax", 3, ()),
-    ("IndeCateR", 1, ()),
+    *((name, 3, ()) for name in ("RODEO", "DoubleCV", "ARMS", "RELAX", "ReinMax")),
+    *((name, 1, ()) for name in ("DisARM", "REBAR", "IndeCateR")),
+]
+METHODS = [
+    *((protocol, *method) for protocol in ("bernoulli", "gaussian") for method in BITS),
+    ("categorical", "SlopeCateR", 1, ("corrections=1",)),
+    ("categorical", "ReinMax", 1, ()),
+    ("categorical", "RLOO", 4, ()),
 ]
 
 
@@ -36,41 +37,21 @@ def images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "load", lambda name: pictures)
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
-@pytest.mark.parametrize(("estimator", "samples", "options"), METHODS)
+@pytest.mark.parametrize(("protocol", "estimator", "samples", "options"), METHODS)
 def test_a_stack_is_captured_at_its_real_size_and_learns(
-    images: None, estimator: str, samples: int, options: tuple[str, ...], likelihood: str
+    images: None, protocol: str, estimator: str, samples: int, options: tuple[str, ...]
 ) -> None:
     torch.manual_seed(0)
+    sizes = {"categories": 8, "variables": 4} if protocol == "categorical" else {}
     config = DVAE(
-        protocol=likelihood, data="mnist", models=5, estimator=estimator, samples=samples,
-        options=options, device="cuda", epochs=20,
+        protocol=protocol, data="mnist", models=5, estimator=estimator, samples=samples,
+        options=options, device="cuda", epochs=20, **sizes,
     )  # type: ignore[arg-type]  # fmt: skip
     task = config.task()
     assert isinstance(task, ProtocolTask)
     before = task.bounds(task.test, 3)[0]
     for i in range(task.iterations):
         task.step(i)
+    assert task.compiled.mode == "compiled, captured"
     after = task.bounds(task.test, 3)[0]
-    assert task.compiled.mode == "compiled, captured"
     assert all(b < a - 10 for a, b in zip(before, after, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("estimator", "samples", "options"),
-    [("SlopeCateR", 1, ("corrections=1",)), ("ReinMax", 1, ()), ("RLOO", 4, ())],
-)
-def test_categorical_stacks_are_captured(
-    images: None, estimator: str, samples: int, options: tuple[str, ...]
-) -> None:
-    torch.manual_seed(0)
-    config = DVAE(
-        protocol="categorical", data="mnist", models=5, estimator=estimator, samples=samples,
-        options=options, device="cuda", epochs=10, categories=8, variables=4,
-    )  # fmt: skip
-    task = config.task()
-    assert isinstance(task, ProtocolTask)
-    for i in range(task.iterations):
-        task.step(i)
-    assert task.compiled.mode == "compiled, captured"
-    assert task.measure(task.iterations)["train"] < 784 * 0.69
