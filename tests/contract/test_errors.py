@@ -63,6 +63,12 @@ def with_table(table):
     return f
 
 
+def with_mean(mean):
+    f = nn.Identity()
+    f.expectation = lambda q: mean
+    return f
+
+
 def of_xz(x, z):
     return x.sum(-1)
 

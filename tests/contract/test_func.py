@@ -96,26 +96,6 @@ def test_vmap_of_grad_of_sweeps(E: catlog.Estimator, law: Callable[[Tensor], Dis
         assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "E", [RAM(2), catlog.SCateR(2), catlog.SlopeCateR(2), catlog.IndeCateR(1)], ids=repr
-)
-def test_estimators_draw_in_vmap(E: catlog.Estimator) -> None:
-    """The same or different numbers for all; without a warning."""
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else torch warns once per process
-    gradient = grad(lambda logits: loss(E, logits))
-    try:
-        same, different = (
-            vmap(gradient, randomness=randomness)(LOGITS[:1].expand(50, 3))
-            for randomness in ("same", "different")
-        )
-    finally:
-        torch.set_warn_always(before)
-    assert bool((different != 0).any(-1).all())
-    assert len(same.unique(dim=0)) == 1
-    assert len(different.unique(dim=0)) > 3
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it itself
 @pytest.mark.parametrize("E", [catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()], ids=repr)
 def test_forward_mode(E: catlog.Estimator) -> None:

@@ -146,16 +146,6 @@ def test_relaxed_points_have_a_gradient(name, kind):
     assert bool(logits.grad.any(-1).all())
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [c for c in CASES if c[1] in ("index", "one-hot") and not outputs(c[0])]
-)
-def test_one_category(name, kind):
-    f = functions((), 3, 1, kind == "one-hot")[name]()
-    x = torch.zeros(2, 3, dtype=torch.long)
-    x = torch.ones(2, 3, 1, dtype=torch.float64) if kind == "one-hot" else x
-    assert_close(f.neighbours(x), f(x)[:, None, None].expand(2, 3, 1))
-
-
 def test_values_follow_their_definition():
     d, k = 4, 4
     x = torch.tensor(list(product(range(k), repeat=d)))
@@ -287,35 +277,6 @@ def test_rows_seen_by_the_function_of_a_sum(kind, k, weighted):
 
 
 # What is refused
-
-
-def points(d, k, dtype=torch.int64):
-    """Return points, one of which has the last category."""
-    return torch.eye(2, d, dtype=dtype)[:, :d] * (k - 1)
-
-
-def one_hot_points(d, k):
-    return one_hot(points(d, k), k).double()
-
-
-BAD_POINTS = {
-    r"end in \(3,\).* is \(2, 5\)": lambda f: f(points(5, 3)),
-    r"end in \(3,\)": lambda f: f.neighbours(points(5, 3)),
-    "categories below 3, .* it holds 4": lambda f: f(points(3, 5)),
-    r"one_hot=False, but .* \(2, 3, 4\)": lambda f: f(one_hot_points(3, 4)),
-    "integers, the categories of f with k = 3": lambda f: f(torch.zeros(2, 3)),
-}
-
-
-@pytest.mark.parametrize("name", ["additive", "pairwise", "potts"])
-def test_points_that_do_not_fit_are_named(name):
-    f, with_one_hots = (functions((), 3, 3, one_hot)[name]() for one_hot in (False, True))
-    for message, call in BAD_POINTS.items():
-        with pytest.raises(ValueError, match=rf"{type(f).__name__}: x must .*{message}"):
-            call(f)
-    for x in (points(3, 3), one_hot_points(3, 4)):
-        with pytest.raises(ValueError, match=r"x must end in \(3, 3\).*one_hot=True"):
-            with_one_hots(x)
 
 
 HELD = {

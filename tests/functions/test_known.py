@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Bernoulli
 
 import catlog
-from catlog import RLOO, CritiCateR, Exact, IndeCateR, Reinforce, ReinMax
+from catlog import RLOO, CritiCateR, IndeCateR, Reinforce
 from catlog.estimators import DoubleCV
 from catlog.functions import Additive, Known, OfSum, Pairwise
 from catlog.testing import CASES
@@ -128,22 +128,6 @@ def test_compiled_estimates_equal_eager_ones():
         gradient = torch.autograd.grad((first + second).sum(), logits)[0]
         values.append((first, second, gradient, known.coefficient))
     torch.testing.assert_close(*values)
-
-
-@pytest.mark.parametrize("E", [RLOO(2), IndeCateR(2), Exact(), ReinMax(2)], ids=repr)
-@pytest.mark.parametrize("batch", [(), (1,), (2,), (8,), (2, 2)])
-@pytest.mark.parametrize("other", [(), (1,), (2,), (8,), (2, 2)])
-def test_another_batch_under_the_part_is_refused(E, batch, other):
-    """Also where the shapes broadcast: a batch of 2 against two draws, one mean for all."""
-    part = Additive(torch.zeros(3, 2))
-    for f in (lambda x: part(x).square(), part):
-        known, q = Known(f, part), bits(torch.zeros(*batch, 3))
-        under = known.under(bits(torch.zeros(*other, 3)))
-        if batch == other:
-            assert E(under, q).shape == batch
-            continue
-        with pytest.raises(ValueError, match="Known: `under` must get the distribution that E"):
-            E(under, q)
 
 
 def test_compare_and_advise_subtract_the_part():

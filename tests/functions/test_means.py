@@ -167,24 +167,6 @@ def test_values_of_g_at_impossible_sums_do_not_matter():
     assert value.isnan()  # no logarithm of a small number
 
 
-@pytest.mark.parametrize(
-    ("returned", "error", "message"),
-    [
-        (torch.zeros(3), ValueError, r"shape \(2,\), a mean per .* of q, but it returned \(3,\)"),
-        (1.0, ValueError, "returned float"),
-        (torch.zeros(2, dtype=torch.int64), TypeError, "f.expectation must return floats"),
-        (torch.full((2,), torch.nan), ValueError, "f.expectation must return finite numbers"),
-    ],
-)
-def test_a_bad_mean_is_refused(returned, error, message):
-    def f(x):
-        return x.sum(-1)
-
-    f.expectation = lambda q: returned
-    with pytest.raises(error, match=message):
-        Exact()(f, bits(torch.zeros(2, 5)))
-
-
 def test_float32():
     logits = normals(300, 10).float()
     f = OfSum(lambda total: total == 1300, categories=10)
