@@ -125,7 +125,12 @@ class Pathwise:
         law = q.expand((self.samples, *q.batch_shape)) if isinstance(q, Distribution) else q(z)
         check_kind("q(z)", law, Distribution, "be a distribution of x")
         if law.batch_shape != batch:
-            raise ValueError(_wrong_batch(law, p, isinstance(q, Distribution), self.samples))
+            but = f"z has {tuple(batch)} and q {tuple(law.batch_shape)} ([samples, *batch])"
+            remedy = (
+                "Wrap distributions of vectors as Independent(p, 1). p.expand(...) gives every "
+                "batch element a separate z."
+            )
+            raise refusal("p and q", "have one batch shape", but, remedy)
 
         def given_z(points: Tensor) -> Tensor:
             return f(points, z.expand(points.shape[:1] + z.shape))
@@ -133,20 +138,3 @@ class Pathwise:
         # Not every estimator takes outputs.
         options: dict[str, Any] = {"outputs": outputs} if outputs else {}
         return self.estimator(given_z, law, x=x, generator=generator, **options).mean(0)
-
-
-def _wrong_batch(law: Distribution, p: Distribution, fixed: bool, samples: int) -> str:
-    if not fixed:
-        expected = (samples, *p.batch_shape)
-        return (
-            f"q(z) must have batch shape {expected} ([samples, *batch]), as z has, but it has "
-            f"{tuple(law.batch_shape)}: wrap distributions of several variables in "
-            "Independent(q, 1)."
-        )
-    batch_of_q = tuple(law.batch_shape[1:])
-    batch_of_p = tuple(p.batch_shape)
-    message = f"p must have q's batch shape {batch_of_q}, but it has {batch_of_p}."
-    extra = len(batch_of_p) - len(batch_of_q)
-    if extra > 0 and batch_of_p[: len(batch_of_q)] == batch_of_q:
-        return f"{message} Wrap it as Independent(p, {extra}) if z is a vector."
-    return f"{message} p.expand({batch_of_q}) gives every batch element a separate z."

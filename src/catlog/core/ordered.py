@@ -8,6 +8,7 @@ its conditionals, and the ancestors of every block.
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import isnan, prod
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -408,6 +409,20 @@ def as_batch_shape(owner: str, batch_shape: Sequence[int]) -> torch.Size:
         subject, remedy = f"{owner}: `batch_shape`", f"Pass ({batch_shape},)."
         raise refusal(subject, "be a tuple of sizes", f"{batch_shape} was given", remedy, TypeError)
     return torch.Size(batch_shape)
+
+
+def as_cardinalities(owner: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of categories, or raise unless they are a list of ints."""
+    subject, remedy = f"{owner}: `cardinalities`", "For d variables of k categories pass [k] * d."
+    try:
+        numbers = tuple(index(size) for size in sizes)
+    except TypeError:
+        claim = "be a list of ints, one per variable"
+        raise refusal(subject, claim, f"{sizes!r} was given", remedy, TypeError) from None
+    if not numbers or min(numbers) < 1:
+        claim, but = "hold a number of at least 1 for each variable", f"{sizes!r} was given"
+        raise refusal(subject, claim, but, remedy)
+    return numbers
 
 
 def dtype_and_device(

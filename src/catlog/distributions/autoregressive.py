@@ -20,6 +20,7 @@ from ..core.ordered import (
     Previous,
     Scored,
     as_batch_shape,
+    as_cardinalities,
     check_logits,
     dtype_and_device,
 )
@@ -94,26 +95,13 @@ class Autoregressive(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if isinstance(cardinalities, (int, Tensor)):
-            raise TypeError(
-                "Autoregressive: `cardinalities` must be a list of ints, the number of categories "
-                f"of each variable, but {cardinalities!r} was given. For d variables of k "
-                "categories, pass [k] * d."
-            )
         steps = hasattr(network, "start") and hasattr(network, "step")
         if not (callable(network) or hasattr(network, "all_logits") or steps):
             raise TypeError(
                 "Autoregressive: `network` must be a function network(x, i), or have all_logits or "
                 f"start and step, but {type(network).__name__} was given."
             )
-        cardinalities = tuple(cardinalities)
-        for size in cardinalities:
-            check_count("Autoregressive", "cardinalities", size)
-        if not cardinalities:
-            raise ValueError(
-                "Autoregressive: `cardinalities` is empty; a distribution needs at least one "
-                "variable."
-            )
+        cardinalities = as_cardinalities("Autoregressive", cardinalities)
         if end is not None:
             hint = f"Every variable must have it among its categories, {list(cardinalities)}."
             most = min(cardinalities) - 1

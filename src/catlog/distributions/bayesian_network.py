@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.categories import as_index, as_logits
-from ..core.checks import check_count, check_flag
+from ..core.checks import check_count, check_flag, check_kind
 from ..core.ordered import Ordered, as_batch_shape, check_logits, dtype_and_device
 from ..core.tracing import constant_result
 from .markov_chain import lookup
@@ -191,16 +191,12 @@ def _graph(nodes: tuple[_Described, ...]) -> _Graph:
 _known_graph = lru_cache(_graph)  # a network is made at every step of training
 
 
-def _checked(nodes: object) -> Mapping[str, Node]:
+def _checked(nodes: Any) -> Mapping[str, Node]:
     """Return the nodes, or raise unless they are some by name."""
-    if not isinstance(nodes, Mapping) or not all(isinstance(n, Node) for n in nodes.values()):
-        what = type(nodes).__name__
-        if isinstance(nodes, Mapping):
-            what = next(type(n).__name__ for n in nodes.values() if not isinstance(n, Node))
-        raise TypeError(
-            "BayesianNetwork: `nodes` must be a dict from names to catlog.distributions.Node, but "
-            f"{what} was given."
-        )
+    claim = "be a dict from names to catlog.distributions.Node"
+    check_kind("BayesianNetwork: `nodes`", nodes, Mapping, claim)
+    for node in nodes.values():
+        check_kind("BayesianNetwork: `nodes`", node, Node, claim)
     if not nodes:
         raise ValueError(
             "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."

@@ -1,7 +1,6 @@
 """Independent categorical variables with different numbers of categories."""
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.functional import pad
 from ..core.categories import as_logits, integers
 from ..core.checks import check_dense, check_is_tensor, check_together, check_validate_args
 from ..core.factors import READERS, IndependentFactors
-from ..core.ordered import Ordered, check_value, entropy_of
+from ..core.ordered import Ordered, as_cardinalities, check_value, entropy_of
 
 
 class Categoricals(Distribution):
@@ -52,9 +51,9 @@ class Categoricals(Distribution):
                     "logits.split(sizes, -1)."
                 )
             check_dense("Categoricals: `logits`", logits)
-            sizes = _sizes(cardinalities)
+            sizes = as_cardinalities("Categoricals", cardinalities)
             fits = logits.dim() >= 2 and logits.shape[-2] == len(sizes)
-            if not fits or not all(1 <= size <= logits.shape[-1] for size in sizes):
+            if not fits or max(sizes) > logits.shape[-1]:
                 raise ValueError(
                     f"Categoricals: `cardinalities` {sizes} does not fit logits of shape "
                     f"{tuple(logits.shape)}: one number from 1 to the last dimension is needed per "
@@ -132,13 +131,3 @@ class Categoricals(Distribution):
 
 
 READERS[Categoricals] = IndependentFactors
-
-
-def _sizes(cardinalities: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(index(size) for size in cardinalities)
-    except TypeError:
-        raise TypeError(
-            "Categoricals: `cardinalities` must be a list of ints, one per variable, but "
-            f"{cardinalities!r} was given."
-        ) from None

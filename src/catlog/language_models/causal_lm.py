@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from ..core.categories import widened
-from ..core.checks import check_count, check_flag, refusal
+from ..core.checks import check_count, check_flag, check_kind, refusal
 from ..core.tracing import can_inspect
 from ..distributions import Autoregressive
 from ..distributions.network_checks import NOT_DETERMINISTIC, rounding
@@ -182,9 +182,8 @@ def keys_and_values(output: Any) -> Cache:
 def check_model(model: object) -> int:
     """Return the size of the model's vocabulary, or raise unless it is a causal model."""
     subject, own = "CausalLM: `model`", "catlog.distributions.Autoregressive"
-    if not isinstance(model, nn.Module):
-        but, remedy = f"{type(model).__name__} was given", "Load it by AutoModelForCausalLM."
-        raise refusal(subject, "be a causal model of transformers", but, remedy, TypeError)
+    remedy = "Load it by AutoModelForCausalLM."
+    check_kind(subject, model, nn.Module, "be a causal model of transformers", remedy)
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         remedy = f"Use {own} with a network of your own."

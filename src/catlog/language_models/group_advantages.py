@@ -1,6 +1,6 @@
 """Advantages of sampled completions, by group: numbers in, numbers out."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -121,7 +121,7 @@ def advantages(
     is_pair = present.sum(-1) > (estimator != "reinforce")
     check(is_pair, "groups", pairs, "one has a single row", remedy)
 
-    result = METHODS[estimator](group).flatten(0, 1)[places]
+    result: Tensor = getattr(group, estimator)().flatten(0, 1)[places]
     if is_alive is not None:
         per_position = result if result.dim() == 2 else result.unsqueeze(-1)
         result = torch.where(is_alive, per_position, 0.0)
@@ -133,7 +133,7 @@ def advantages(
 
 
 class Group(NamedTuple):
-    """The rows of all groups, padded to the largest group by rows of zeros.
+    """The rows of all groups, padded to the largest group by rows of zeros; a method per estimator.
 
     Attributes:
         scores: the reward of every row.
@@ -151,6 +151,10 @@ class Group(NamedTuple):
     values: Float[Tensor, "groups size length"]
     present: Bool[Tensor, "groups size"]
     epsilon: float
+
+    def reinforce(self) -> Float[Tensor, "groups size"]:
+        """Return the score itself."""
+        return self.scores
 
     def from_first(self) -> Float[Tensor, "groups size"]:
         """Return the scores less that of the group's first row.
@@ -233,16 +237,6 @@ class Group(NamedTuple):
             residuals.append(residual / torch.where(self.present.unsqueeze(1), scale, 1.0))
             agreement = agreement + is_equal.sum(1)
         return torch.cat(residuals, 1).transpose(1, 2).to(self.scores.dtype)
-
-
-METHODS: dict[str, Callable[[Group], Tensor]] = {
-    "reinforce": lambda group: group.scores,
-    "rloo": Group.rloo,
-    "criticater": Group.criticater,
-    "vineppo": Group.vineppo,
-    "dr_grpo": Group.dr_grpo,
-    "grpo": Group.grpo,
-}
 
 
 def require(

@@ -200,13 +200,6 @@ def batch_shape(node: Node) -> torch.Size:
     return torch.broadcast_shapes(getattr(node["fn"], "batch_shape", ()), *shapes)
 
 
-def dimensions(node: Node) -> int:
-    """Return the number of dimensions of the log-probability of a site, without computing it."""
-    factors = (node["scale"], node["mask"])
-    dims = [factor.dim() for factor in factors if isinstance(factor, Tensor)]
-    return max(len(getattr(node["fn"], "batch_shape", ())), *dims, 0)
-
-
 def has_rows(batch_shape: torch.Size, nesting: int) -> bool:
     """Return whether there are dimensions to the left of those for plates, even for one row."""
     return len(batch_shape) > nesting

@@ -30,7 +30,7 @@ from .runs import (
     Plate,
     Programs,
     Values,
-    dimensions,
+    batch_shape,
     drawn,
     has_rows,
     log_prob,
@@ -107,7 +107,7 @@ class Structure:
         found = {
             (program, name): (
                 getattr(node["fn"], "has_rsample", False),
-                dimensions(node),
+                len(batch_shape(node)),
                 [frame[:2] for frame in node["cond_indep_stack"]],
                 [node["infer"].get(mark) for mark in ("estimator", "enumerate")],
             )
