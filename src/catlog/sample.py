@@ -13,9 +13,12 @@ from torch.nn import functional
 from .core.categories import Kind, logistics, widened
 from .core.checks import (
     broadcasts,
+    check_dense,
     check_flag,
     check_generator,
     check_temperature,
+    check_tensor,
+    refusal,
     with_known_arguments,
 )
 from .core.estimator import once
@@ -152,10 +155,8 @@ def gumbel_softmax(
     if not isinstance(tau, Tensor):
         check_temperature("gumbel_softmax", tau, "tau")
     elif not broadcasts(tau.shape, logits.shape):  # a look at its numbers would wait for the device
-        raise ValueError(
-            "gumbel_softmax: `tau` must be a number or broadcast to the logits, "
-            f"{tuple(logits.shape)}, but its shape is {tuple(tau.shape)}."
-        )
+        claim = f"be a number or broadcast to the logits, {tuple(logits.shape)}"
+        raise refusal("gumbel_softmax: `tau`", claim, f"its shape is {tuple(tau.shape)}")
     if not isinstance(eps, float) or eps != 1e-10:
         warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
     if estimator is not None:
@@ -212,72 +213,53 @@ def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tens
     """Return a draw as the one row of points that an estimator takes, with the categories last."""
     if x is None:
         return None
-    if not isinstance(x, Tensor) or x.shape != logits.shape:
-        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(
-            f"sample: `x` must be a draw in the shape of the logits, {tuple(logits.shape)}, but "
-            f"{shape} was given."
-        )
+    x = check_tensor("sample: `x`", x, tuple(logits.shape), "that of the logits")
     return (x if last is logits else x.movedim(dim, -1)).unsqueeze(0)
 
 
 def _check_logits(owner: str, logits: Tensor, dim: int | None) -> None:
     """Raise unless these are logits with categories along ``dim`` (None: of bits)."""
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.is_sparse:
-        kind = str(getattr(logits, "dtype", type(logits).__name__))
-        kind = f"a sparse one of {kind}" if getattr(logits, "is_sparse", False) else kind
-        raise TypeError(
-            f"{owner}: `logits` must be a tensor of floats, but {kind} was given. Give the "
-            "unnormalised logits, as to F.gumbel_softmax; of probabilities, give the logarithm."
-        )
+    subject = f"{owner}: `logits`"
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        but = f"{getattr(logits, 'dtype', type(logits).__name__)} was given"
+        remedy = "Give unnormalised logits, as to F.gumbel_softmax; the logarithm of probabilities."
+        raise refusal(subject, "be a tensor of floats", but, remedy, TypeError)
+    check_dense(subject, logits)
     if dim is not None and (
         isinstance(dim, bool)
         or not isinstance(dim, int)
         or not -logits.dim() <= dim < logits.dim()
         or logits.shape[dim] == 0
     ):
-        hint = " With bits=True every logit is a bit." if owner == "sample" else ""
-        raise ValueError(
-            f"{owner}: `dim` must be a dimension of the logits, {tuple(logits.shape)}, that holds "
-            f"at least one category, but {dim!r} was given.{hint}"
-        )
+        shape = tuple(logits.shape)
+        claim = f"be a dimension of the logits, {shape}, that holds at least one category"
+        remedy = "With bits=True every logit is a bit." if owner == "sample" else ""
+        raise refusal(f"{owner}: `dim`", claim, f"{dim!r} was given", remedy)
 
 
 def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> None:
     """Raise unless the estimator can draw from these logits without f."""
     check_flag("sample", "bits", bits)
     _check_logits("sample", logits, None if bits else dim)
-    if isinstance(estimator, int | float):
-        raise TypeError(
-            f"sample: `estimator` must be an estimator, but the number {estimator!r} was given. "
-            f"{DROP_IN}"
+    subject, but = "sample: `estimator`", f"{estimator!r} was given"
+    if not isinstance(estimator, Through):
+        claim = "be one that needs no f (ReinMax, StraightThrough, GumbelSoftmax, DARN, ...)"
+        remedy = (
+            "With any other estimator E, write the rest of the network as a function f of draws "
+            "and call E(f, q) with q = OneHotCategorical(logits=logits)."
         )
-    if isinstance(estimator, type) or not isinstance(estimator, Through):
-        raise TypeError(
-            "sample: `estimator` must be one that needs no f (ReinMax, StraightThrough, "
-            f"GumbelSoftmax, GumbelRao, DARN, ...), but {estimator!r} was given. "
-            + (
-                "Give an instance, as in ReinMax()."
-                if isinstance(estimator, type)
-                else "With any other estimator E, write the rest of the network as a function f "
-                "of the draws and call E(f, q) with q = OneHotCategorical(logits=logits)."
-            )
-        )
+        if isinstance(estimator, type):
+            remedy = "Give an instance, as in ReinMax()."
+        elif isinstance(estimator, int | float):
+            remedy = DROP_IN
+        raise refusal(subject, claim, but, remedy, TypeError)
     if estimator.samples != 1:
-        raise ValueError(
-            f"sample: `estimator` must have samples=1, but {estimator!r} was given. For more "
-            f"draws expand the logits: logits.expand({estimator.samples}, *logits.shape)."
-        )
+        remedy = f"For more expand the logits: logits.expand({estimator.samples}, *logits.shape)."
+        raise refusal(subject, "draw once, with samples=1", but, remedy)
     if not _is_supported(Kind.BITS if bits else Kind.ONE_HOT, type(estimator)):
-        raise TypeError(
-            f"sample: `estimator` must draw {'bits' if bits else 'one-hot vectors'}, but "
-            f"{estimator!r} does not. "
-            + (
-                "Leave out bits=True."
-                if bits
-                else "Pass bits=True, with one logit per bit, or use ReinMax."
-            )
-        )
+        claim = f"draw {'bits' if bits else 'one-hot vectors'}"
+        remedy = "Leave out bits=True." if bits else "Pass bits=True, with one logit per bit."
+        raise refusal(subject, claim, but, remedy, TypeError)
 
 
 @constant_result  # torch 2.6 cannot look into a frozenset

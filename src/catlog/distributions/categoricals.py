@@ -9,7 +9,13 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
 from ..core.categories import as_logits, integers
-from ..core.checks import check_dense, check_is_tensor, check_together, check_validate_args
+from ..core.checks import (
+    check_dense,
+    check_is_tensor,
+    check_together,
+    check_validate_args,
+    refusal,
+)
 from ..core.factors import READERS, IndependentFactors
 from ..core.ordered import Ordered, as_cardinalities, check_value, entropy_of
 
@@ -46,9 +52,8 @@ class Categoricals(Distribution):
         if isinstance(logits, Tensor):
             if cardinalities is None:
                 raise ValueError(
-                    "Categoricals: `cardinalities` is needed with one padded tensor of logits. "
-                    "Give it or, for logits of all variables side by side, a list of tensors: "
-                    "logits.split(sizes, -1)."
+                    "Categoricals: `cardinalities` is needed with one padded tensor of logits. Of "
+                    "variables that are side by side give a list: logits.split(sizes, -1)."
                 )
             check_dense("Categoricals: `logits`", logits)
             sizes = as_cardinalities("Categoricals", cardinalities)
@@ -56,38 +61,29 @@ class Categoricals(Distribution):
             if not fits or max(sizes) > logits.shape[-1]:
                 raise ValueError(
                     f"Categoricals: `cardinalities` {sizes} does not fit logits of shape "
-                    f"{tuple(logits.shape)}: one number from 1 to the last dimension is needed per "
-                    "variable, the dimension before it. Split logits that are side by side: "
+                    f"{tuple(logits.shape)}, [*batch, d, k]. Split logits that are side by side: "
                     f"Categoricals(logits.split({sizes}, -1))."
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             beyond = category >= integers(sizes, logits.device)[:, None]
             padded = as_logits(logits).masked_fill(beyond, -torch.inf)
         else:
+            owner, subject = "Categoricals", "Categoricals: `logits`"
             if isinstance(logits, str) or not hasattr(logits, "__len__"):
-                raise TypeError(
-                    "Categoricals: `logits` must be a list of tensors, one per variable, or one "
-                    f"padded tensor, but {type(logits).__name__} was given."
-                )
+                claim = "be a list of tensors, one per variable, or one padded tensor"
+                raise refusal(subject, claim, f"{type(logits).__name__} was given", kind=TypeError)
             for row in logits:
-                check_is_tensor("Categoricals", "logits", row, "[*batch, k_i] per variable")
-                check_together("Categoricals", "logits", row, "the first", logits[0].device)
+                check_is_tensor(owner, "logits", row, "[*batch, k_i] per variable")
+                check_together(owner, "logits", row, "the first", logits[0].device)
                 if row.is_complex():
-                    raise TypeError(
-                        f"Categoricals: `logits` must be floats, but {row.dtype} was given."
-                    )
+                    raise refusal(subject, "be floats", f"{row.dtype} was given", kind=TypeError)
             if cardinalities is not None or len(logits) == 0:
-                raise ValueError(
-                    "Categoricals: give a non-empty list of logits, or one padded tensor and "
-                    "`cardinalities`."
-                )
-            batches = {tuple(row.shape[:-1]) for row in logits}
-            if len(batches) > 1 or any(row.dim() == 0 or row.shape[-1] == 0 for row in logits):
-                shapes = [tuple(row.shape) for row in logits]
-                raise ValueError(
-                    "Categoricals: each tensor of `logits` must have shape [*batch, k_i] with k_i "
-                    f"of at least 1, but {shapes} were given."
-                )
+                claim = "be a non-empty list without `cardinalities`, or one tensor with them"
+                raise refusal(subject, claim, f"{len(logits)} tensors were given")
+            shapes = [tuple(row.shape) for row in logits]
+            if len({shape[:-1] for shape in shapes}) > 1 or not all(s and s[-1] for s in shapes):
+                claim = "have shape [*batch, k_i] with k_i of at least 1 for each variable"
+                raise refusal(subject, claim, f"{shapes} were given")
             sizes = tuple(row.shape[-1] for row in logits)
             most = max(sizes)
             rows = [

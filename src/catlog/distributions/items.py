@@ -1,43 +1,41 @@
 """Checks of scores of items that distributions over subsets and rankings share."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..core.categories import as_logits
-from ..core.checks import check_dense, check_together, check_validate_args
+from ..core.checks import check_is_tensor, check_together, check_validate_args, refusal
 from ..core.tracing import can_inspect
 
 
 def check_items(
-    owner: str, name: str, scores: object, mask: object, validate_args: object = None
+    owner: str, name: str, scores: Any, mask: Any, validate_args: object = None
 ) -> None:
     """Raise unless ``scores`` are floats of at least one item, and ``mask`` is None or bools."""
     check_validate_args(owner, validate_args, hint="A mask of items is the argument `mask`.")
-    if not isinstance(scores, Tensor) or not scores.is_floating_point():
-        what = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"{owner}: `{name}` must be a tensor of floats, but {what} was given.")
-    check_dense(f"{owner}: `{name}`", scores)
+    _check_entries(owner, name, scores, "floats")
     if scores.dim() == 0 or scores.shape[-1] == 0:
-        raise ValueError(
-            f"{owner}: `{name}` must have shape [*batch, d] with d of at least 1, but "
-            f"{tuple(scores.shape)} was given."
-        )
+        claim = "have shape [*batch, d] with d of at least 1"
+        raise refusal(f"{owner}: `{name}`", claim, f"{tuple(scores.shape)} was given")
     if mask is None:
         return
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"{owner}: `mask` must be a tensor of bools, True where there is an item, but {what} "
-            "was given."
-        )
+    _check_entries(owner, "mask", mask, "bools")
     if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
-        raise ValueError(
-            f"{owner}: `mask` must have shape [*batch, {scores.shape[-1]}] to go with `{name}` "
-            f"{tuple(scores.shape)}, but {tuple(mask.shape)} was given."
-        )
-    check_dense(f"{owner}: `mask`", mask)
+        claim = f"have shape [*batch, {scores.shape[-1]}], as `{name}` has items"
+        raise refusal(f"{owner}: `mask`", claim, f"{tuple(mask.shape)} was given")
     check_together(owner, "mask", mask, f"`{name}`", scores.device)
+
+
+def _check_entries(owner: str, name: str, value: Any, kind: str) -> None:
+    """Raise unless a tensor holds "floats" or "bools"."""
+    form = f"[*batch, d] of {kind}"
+    check_is_tensor(owner, name, value, form)
+    if not (value.is_floating_point() if kind == "floats" else value.dtype == torch.bool):
+        but = f"{value.dtype} was given"
+        raise refusal(f"{owner}: `{name}`", f"be a tensor {form}", but, kind=TypeError)
 
 
 def read_items(
@@ -61,9 +59,8 @@ def read_items(
         batch = torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listing = ", ".join(f"`{name}` {tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(
-            f"{owner}: the batch shapes must broadcast, but they are {listing}."
-        ) from None
+        but = f"they are {listing}"
+        raise refusal(f"{owner}: the batch shapes", "broadcast", but) from None
     scores = as_logits(scores).expand(batch + scores.shape[-1:])
     is_item = scores > -torch.inf if mask is None else (scores > -torch.inf) & mask
     if isinstance(k, Tensor):
@@ -73,18 +70,16 @@ def read_items(
     if can_inspect(validate_args is not False, scores):
         is_bad = scores.isnan() | (scores == torch.inf)
         if (bad := _first(is_bad if mask is None else is_bad & mask)) is not None:
-            raise ValueError(
-                f"{owner}: `{name}` must be finite (or -inf for what is never chosen), but it is "
-                f"{float(scores[bad])} at index {bad}."
-            )
+            but = f"it is {float(scores[bad])} at index {bad}"
+            claim = "be finite (or -inf for what is never chosen)"
+            raise refusal(f"{owner}: `{name}`", claim, but)
         items = is_item.sum(-1)
         if (bad := _first((to_choose < 0) | (to_choose > items))) is not None:
             place = f" at batch index {bad}" if bad else ""
-            raise ValueError(
-                f"{owner}: `k` must be between 0 and the number of items that can be chosen, "
-                f"{int(items[bad])}{place}, but {int(to_choose[bad])} was given. Masked items and "
-                "those of score -inf cannot be chosen."
-            )
+            most = f"the number of items that can be chosen, {int(items[bad])}{place}"
+            but = f"{int(to_choose[bad])} was given"
+            remedy = "Masked items and those of score -inf cannot be chosen."
+            raise refusal(f"{owner}: `k`", f"be between 0 and {most}", but, remedy)
     return scores.masked_fill(~is_item, -torch.inf), is_item, to_choose
 
 
