@@ -448,20 +448,17 @@ def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
     return torch.no_grad()(torch.compile(_with_code_copy(step), dynamic=False))
 
 
-def _with_code_copy(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the same function with a copy of its code object.
+def _with_code_copy(method: Any) -> MethodType:
+    """Return the same method with a copy of its code object.
 
     torch.compile counts recompilations per code object and gives up after eight. Models that share
     a loss method (the runs of a sweep, the rows of a benchmark) would use them up.
     """
-    if isinstance(loss, MethodType):
-        return MethodType(_with_code_copy(loss.__func__), loss.__self__)
-    if not isinstance(loss, FunctionType):
-        return loss
-    rest = (loss.__globals__, loss.__name__, loss.__defaults__, loss.__closure__)
-    copy = FunctionType(loss.__code__.replace(), *rest)
-    copy.__kwdefaults__ = loss.__kwdefaults__
-    return copy
+    function = method.__func__
+    rest = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(function.__code__.replace(), *rest)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return MethodType(copy, method.__self__)
 
 
 def compiled_step(

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..core.checks import check_is_tensor
+from ..core.checks import check_is_tensor, check_tensor, refusal
 from ..core.tracing import can_inspect
 
 State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead _"]]
@@ -129,13 +129,8 @@ def checked_prompts(
         )
     if mask is None:
         return torch.ones_like(prompts, dtype=torch.bool)
-    check_is_tensor(owner, mask_name, mask, "[*batch, p] of bools")
-    if mask.shape != prompts.shape:
-        raise ValueError(
-            f"{owner}: `{mask_name}` must have the shape of `{name}`, {tuple(prompts.shape)}, but "
-            f"{tuple(mask.shape)} was given. Pass None if no prompt is padded."
-        )
-    mask = mask.bool()
+    subject, shape = f"{owner}: `{mask_name}`", tuple(prompts.shape)
+    mask = check_tensor(subject, mask, shape, f"that of `{name}`").bool()
     is_late = mask[..., :-1] & ~mask[..., 1:]
     if can_inspect(True, mask) and not bool(mask[..., -1].all() & ~is_late.any()):
         raise ValueError(
@@ -159,10 +154,8 @@ def left_padded(
     rows = [torch.as_tensor(prompt, dtype=torch.int64) for prompt in prompts]
     if not rows or any(row.dim() != 1 or len(row) == 0 for row in rows):
         shapes = [tuple(row.shape) for row in rows]
-        raise ValueError(
-            "left_padded: `prompts` must be a non-empty list of non-empty lists of tokens, but "
-            f"their shapes are {shapes}."
-        )
+        claim = "be a non-empty list of non-empty lists of tokens"
+        raise refusal("left_padded: `prompts`", claim, f"their shapes are {shapes}")
     longest = max(map(len, rows))
     tokens = torch.full((len(rows), longest), pad, device=rows[0].device)
     mask = torch.zeros_like(tokens, dtype=torch.bool)
