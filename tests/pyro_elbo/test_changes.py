@@ -138,7 +138,7 @@ def test_control_flow_that_begins_later_is_refused() -> None:
     model, guide = partial(program, is_guide=False), partial(program, is_guide=True)
     elbo = catlog.pyro.ELBO(catlog.Exact())
     elbo.loss(model, guide, False)
-    with pytest.raises(NotImplementedError, match=r"guide cannot be vectorised.*'x'"):
+    with pytest.raises(RuntimeError, match=r"guide cannot be vectorised"):
         elbo.loss(model, guide, True)
     elbo.loss(model, guide, False)
 

@@ -69,11 +69,7 @@ class Programs:
         """
         given = Given(self, values, repeated)
         with poutine.trace() as tracer, given, torch.set_grad_enabled(self.has_gradients):
-            try:
-                getattr(self, program)(*self.args, **self.kwargs)
-            except Exception as error:
-                error.sites = list(_samples(tracer.trace.nodes))  # type: ignore[attr-defined]
-                raise
+            getattr(self, program)(*self.args, **self.kwargs)
         return _samples(tracer.trace.nodes)
 
     def value(self, site: Node) -> Tensor:

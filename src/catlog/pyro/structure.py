@@ -4,15 +4,12 @@ A site depends on a discrete site if its log-probability has the rows of that si
 program cannot have rows.
 """
 
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import Any
 from warnings import warn
 
-import pyro
 import torch
 from pyro.infer.enum import get_importance_trace
 from pyro.infer.util import is_validation_enabled
@@ -270,11 +267,6 @@ class ChangedSiteError(NotImplementedError):
     """A program has other sites, or other dependences, than in an earlier run."""
 
 
-def not_vectorised(program: str, reason: str) -> NotImplementedError:
-    """Return the error of a program that cannot have rows."""
-    return NotImplementedError(f"{OWNER}: the {program} cannot be vectorised: {reason}")
-
-
 def check_same(found: Mapping[Term, object], expected: Mapping[Term, object]) -> None:
     """Raise if a site is not what it was in another run."""
     for program, name in found.keys() | expected.keys() if found != expected else ():
@@ -288,11 +280,11 @@ def check_same(found: Mapping[Term, object], expected: Mapping[Term, object]) ->
 def run_with_rows(programs: Programs, values: Values, expected: Terms) -> Terms:
     """Run guide and model, and return their sites with their ``log_prob``.
 
-    Raise an error that says where a program cannot have rows, or has other sites than expected.
+    Errors of a program that cannot have rows get a note. Raise one if it has other sites than
+    expected.
     """
     terms: Terms = {}
     for program in ("guide", "model"):
-        nodes: Nodes = {}
         try:
             nodes = programs.run(program, values)
             for name, node in nodes.items():
@@ -305,30 +297,17 @@ def run_with_rows(programs: Programs, values: Values, expected: Terms) -> Terms:
                     )
                 node["log_prob"] = log_prob(node).detach()
         except Exception as error:
-            if OWNER in str(error) or not expected:
-                raise
-            sites = getattr(error, "sites", list(nodes))
-            place = f"after its site {sites[-1]!r}" if sites else "before its first site"
-            raise not_vectorised(
-                program,
-                f"it fails {place}{_line(error)} when discrete values have rows, one more "
-                f"dimension at the left ({type(error).__name__}: {error}). Index from the right "
-                "(x[..., 0]), replace `if x:` by torch.where, or use pyro.infer.TraceGraph_ELBO.",
-            ) from error
+            if OWNER not in str(error) and expected:
+                error.add_note(
+                    f"{OWNER}: the {program} cannot be vectorised: it fails when discrete values "
+                    "have rows, one more dimension at the left. Index from the right (x[..., 0]), "
+                    "replace `if x:` by torch.where, or use pyro.infer.TraceGraph_ELBO."
+                )
+            raise
         terms |= {(program, name): node for name, node in nodes.items()}
         values = drawn(nodes)
     check_same(dict.fromkeys(terms), dict.fromkeys(expected or terms))
     return terms
-
-
-def _line(error: Exception) -> str:
-    """Return where the user's program failed: the innermost line outside of the libraries."""
-    libraries = [Path(str(module.__file__)).parent for module in (pyro, torch, traceback)]
-    libraries.append(Path(__file__).parents[1])
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not any(Path(frame.filename).is_relative_to(folder) for folder in libraries):
-            return f" ({frame.filename}, line {frame.lineno})"
-    return ""
 
 
 def rows_of(level: int) -> int:
@@ -355,9 +334,9 @@ def check_rows(together: Terms, alone: Terms, row: int, nesting: int) -> None:
         moved = any(n not in (1, rows_of(level)) for level, n in enumerate(reversed(lead)))
         in_row = rows[tuple(min(row, size - 1) for size in lead)]
         if moved or in_row.shape != expected.shape or not _is_close(in_row, expected):
-            raise not_vectorised(
-                program,
-                f"the log-probability of its site {name!r} differs when several rows are computed "
+            raise NotImplementedError(
+                f"{OWNER}: the {program} cannot be vectorised: the log-probability of its site "
+                f"{name!r} differs when several rows are computed "
                 f"at once: rows mix, or move to another dimension of {tuple(rows.shape)}. Reduce "
                 "and index from the right (x.sum(-1), x[..., 0]), sum plates with keepdim=True, "
                 "index with pyro.ops.indexing.Vindex, and call eval() of a network with dropout or "
