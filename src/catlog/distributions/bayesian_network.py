@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.categories import as_index, as_logits
-from ..core.checks import check_count, check_flag, check_kind
+from ..core.checks import check_count, check_flag, check_kind, check_tensor, refusal
 from ..core.ordered import Ordered, as_batch_shape, check_logits, dtype_and_device
 from ..core.tracing import constant_result
 from .markov_chain import lookup
@@ -85,13 +85,9 @@ class BayesianNetwork(Ordered):
         tables = []
         for name, node in nodes.items():
             if isinstance(node.logits, Tensor):
-                expected = (*batch, *graph.tables[name])
-                if tuple(node.logits.shape) != expected:
-                    raise ValueError(
-                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
-                        f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
-                        f"{tuple(node.logits.shape)} was given."
-                    )
+                subject = f"BayesianNetwork: the table of node {name!r}"
+                form = f"[*batch, *cardinalities of the parents {list(node.parents)}, k]"
+                check_tensor(subject, node.logits, (*batch, *graph.tables[name]), form)
                 tables.append(node.logits)
         self.nodes = dict(nodes)
         self.order = graph.order
@@ -164,10 +160,8 @@ def _graph(nodes: tuple[_Described, ...]) -> _Graph:
     for name, names, size, k, is_fixed, bits in nodes:
         for parent in names:
             if parent not in place:
-                raise ValueError(
-                    f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes "
-                    f"{list(place)}."
-                )
+                subject = f"BayesianNetwork: parent {parent!r} of node {name!r}"
+                raise refusal(subject, "be a node", f"the nodes are {list(place)}")
         parents[name] = tuple(i for parent in names for i in place[parent])
         sizes = [cardinalities[i] for i in parents[name]]
         tables[name] = (*sizes, *[size] * (size > 1), *[k] * (not bits))
@@ -198,9 +192,7 @@ def _checked(nodes: Any) -> Mapping[str, Node]:
     for node in nodes.values():
         check_kind("BayesianNetwork: `nodes`", node, Node, claim)
     if not nodes:
-        raise ValueError(
-            "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
-        )
+        raise refusal("BayesianNetwork: `nodes`", "have at least one variable", "it is empty")
     return nodes
 
 
@@ -208,10 +200,8 @@ def _described(name: str, node: Node) -> _Described:
     """Return the sizes of a node, or raise unless it has a table or a network, and they fit it."""
     owner, logits = f"BayesianNetwork: node {name!r}", node.logits
     if isinstance(node.parents, str):
-        raise TypeError(
-            f"{owner}: `parents` must be a list of names, but the string {node.parents!r} was "
-            f"given. Pass [{node.parents!r}]."
-        )
+        but, remedy = f"the string {node.parents!r} was given", f"Pass [{node.parents!r}]."
+        raise refusal(f"{owner}: `parents`", "be a list of names", but, remedy, TypeError)
     check_count(owner, "size", node.size)
     check_flag(owner, "bits", node.bits)
     k = 2 if node.bits else node.cardinality
@@ -219,24 +209,18 @@ def _described(name: str, node: Node) -> _Described:
         check_count(owner, "cardinality", node.cardinality)
     if isinstance(logits, Tensor) and not node.bits:
         if logits.dim() == 0 or logits.shape[-1] == 0:
-            raise ValueError(
-                f"{owner}: `logits` must have the categories in their last dimension, at least "
-                f"one, but {tuple(logits.shape)} was given."
-            )
+            claim = "have the categories in their last dimension, at least one"
+            raise refusal(f"{owner}: `logits`", claim, f"{tuple(logits.shape)} was given")
         k = logits.shape[-1]
     elif not isinstance(logits, Tensor) and not callable(logits):
-        raise TypeError(
-            f"{owner}: `logits` must be a tensor or a network, but {type(logits).__name__} was "
-            "given."
-        )
+        but = f"{type(logits).__name__} was given"
+        raise refusal(f"{owner}: `logits`", "be a tensor or a network", but, kind=TypeError)
     if k is None:
         raise ValueError(f"{owner} is a network; give its `cardinality`.")
     if node.cardinality not in (None, k):
         kind = "of bits" if node.bits else "of its table"
-        raise ValueError(
-            f"{owner}: `cardinality` must be that {kind}, {k}, but it is {node.cardinality}. It "
-            "needs none."
-        )
+        but, remedy = f"it is {node.cardinality}", "It needs none."
+        raise refusal(f"{owner}: `cardinality`", f"be that {kind}, {k}", but, remedy)
     return name, tuple(node.parents), node.size, k, node.fixed, node.bits
 
 

@@ -57,10 +57,7 @@ class Prompted:
         self.mask = checked_prompts("Prompted", "prompts", prompts, "mask", mask)
         self.model = model
         self.prompts = prompts
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.prompts.shape[:-1]
+        self.batch_shape = prompts.shape[:-1]
 
     def check(self, eps: float) -> None:
         """Raise if the padding of the shortest prompt matters; ``eps`` is the rounding error."""
