@@ -51,7 +51,6 @@ class Randomness:
         self.least = least
         self.hint = hint
         self.taken: list[tuple[str, tuple[int, ...]]] = []
-        self.whole: Tensor
 
     def points(
         self,
@@ -123,23 +122,6 @@ class Randomness:
         if self.x is None:
             return None
         return checked_points(self.q, self.x, self.owner, groups, self.least, self.hint)
-
-    def part_of_uniform(
-        self, shape: tuple[int, ...], *part: slice, batch_from: int | None = 2
-    ) -> Float[Tensor, "..."]:
-        """Return a part of uniforms ``[*shape]``, along the first dimensions.
-
-        The parts must be asked for in the order of memory. Then they are those of one large call,
-        which never exists as a whole.
-        """
-        if self.noise is not None:
-            if all(dim.start == 0 for dim in part):
-                self.whole = self.uniform(*shape, batch_from=batch_from)
-            return self.whole[part]
-        if all(dim.start == 0 for dim in part):
-            self.taken.append(("uniform", shape))
-        sizes = [dim.stop - dim.start for dim in part]
-        return self._rand((*sizes, *shape[len(part) :]))
 
     def uniforms(
         self, n: int, *shape: int, sampling: Sampling = "independent"

@@ -39,7 +39,7 @@ Index = Int64[Tensor, "n *batch d"]
 ByVariable = Float[Tensor, "n *batch d"]
 Probs = Float[Tensor, "*batch d"]
 
-SMALL = 2**13  # numbers that one kernel makes faster than a loop that keeps them in the caches
+SMALL = 2**13  # numbers that one kernel makes faster than a loop whose temporaries fit the caches
 
 
 class Through(Estimator[R]):
@@ -384,28 +384,16 @@ class GumbelRao(GivenDraws):
         """
         second_is_drawn = index.bool()
         other = torch.where(second_is_drawn, q.p[..., 0], q.p[..., 1])
-        repeats, n, numbers = self.noise_samples, len(index), index.numel() * q.k
+        u = draw.uniform(self.noise_samples, *index.shape, q.k, batch_from=2)
         is_eager = not (torch.compiler.is_compiling() or inside_functorch())
-        parts = [(slice(0, repeats), slice(0, n))]
-        if is_eager and index.device.type == "cpu" and repeats * numbers > SMALL:
-            # Few at a time, so that they stay in the caches; in the order of memory, so that the
-            # uniforms are those of one large call.
-            step = max(1, 2**17 * n // numbers)
-            parts = [
-                (slice(row, row + 1), slice(start, min(start + step, n)))
-                for row in range(repeats)
-                for start in range(0, n, step)
-            ]
-        totals: dict[int, Tensor] = {}
-        for which, draws in parts:
-            u = draw.part_of_uniform((repeats, *index.shape, q.k), which, draws)
-            first, second = (-positive(u).log()).unbind(-1)
-            ratio = torch.where(second_is_drawn[draws], first / second, second / first)
-            ratio = ratio / other[draws] + 1
+        few_at_a_time = is_eager and u.device.type == "cpu" and u.numel() > SMALL
+        total = torch.zeros_like(other)
+        for part in u.split(1) if few_at_a_time else [u]:
+            first, second = (-positive(part).log()).unbind(-1)
+            ratio = torch.where(second_is_drawn, first / second, second / first) / other + 1
             t = 1 / ratio if self.temperature == 1 else ratio.pow(-1 / self.temperature)
-            total = (t / (1 + t).square()).sum(0)
-            totals[draws.start] = totals.get(draws.start, 0.0) + total
-        return torch.cat(list(totals.values())) / (repeats * self.temperature)
+            total = total + (t / (1 + t).square()).sum(0)
+        return total / (self.noise_samples * self.temperature)
 
 
 def is_learned(temperature: float | Tensor) -> bool:
