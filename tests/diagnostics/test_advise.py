@@ -104,9 +104,9 @@ def test_loss_counts_the_noise_of_the_value_and_the_bias_that_it_makes() -> None
     options: dict[str, Any] = {"candidates": [RLOO(), Exact()], "step": 0.1}
     advice = ask(f, q, loss=lambda value: -value.log(), **options)
     assert isinstance(advice.estimator, Exact)
-    assert max(trial.variance for trial in advice.trials) == inf
+    assert advice.skipped["RLOO(2)"] == "its gradient is NaN or infinite"
     linear = ask(f, q, loss=lambda value: 3 * value, **options)
-    assert all(trial.variance < inf for trial in linear.trials)
+    assert len(linear.trials) == 2
     options = {"candidates": [RLOO(2), Exact()], "step": 1000.0}
     advice = ask(lambda x: 1 + x.sum(-1), bits(6), loss=lambda v: (v - 4).exp(), **options)
     assert by_name(advice)["RLOO(2)"].times_as_long > 2
@@ -217,6 +217,11 @@ def test_sparse_f_is_a_guess() -> None:
     assert all(trial.variance > 0 for trial in advice.trials)
 
 
+def test_a_candidate_may_be_given_twice() -> None:
+    advice = ask(quadratic(8), bits(8), candidates={"first": RLOO(4), "second": RLOO(4)})
+    assert by_name(advice)["first"].seconds == by_name(advice)["second"].seconds
+
+
 def test_failing_candidates_are_skipped() -> None:
     class Broken(RLOO):
         def estimate(self, *arguments: Any) -> catlog.Estimate:
@@ -233,12 +238,44 @@ def test_failing_candidates_are_skipped() -> None:
 # Time
 
 
+@pytest.mark.parametrize("whole", [None, 0.05, 3.0])
+@pytest.mark.parametrize("backward", [0, 20])
+@pytest.mark.parametrize(("call", "point"), [(0.003, 0.001), (0.0, 0.01), (0.1, 0.02)])
+def test_pilot_ends_in_time(
+    call: float, point: float, backward: float, whole: float | None
+) -> None:
+    """After two seconds or thirty of the quickest steps, whichever is longer. To look at the clock
+    takes a moment, and the backward pass of f may take far longer than f."""
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+    f, q, moment = Counted(quadratic(12), call, point), bits(12), 1e-4
+
+    def weighted(x: Tensor) -> Tensor:
+        before, values = f.now, weight * f(x)
+        seconds = backward * (f.now - before)
+        if values.requires_grad:
+            values.register_hook(lambda _: setattr(f, "now", f.now + seconds))
+        return values
+
+    def step(E: catlog.Estimator) -> None:
+        assert whole is not None
+        f.now += whole
+        E(weighted, q).sum().backward(retain_graph=True)
+
+    def clock() -> float:
+        f.now += moment
+        return f.now
+
+    advice = advise(weighted, q, clock=clock, step=None if whole is None else step)
+    least = min(trial.seconds for trial in advice.trials)
+    assert f.now <= max(2.0, 30 * least) + 50 * moment
+
+
 def test_time_is_limited_if_f_is_expensive() -> None:
     """f takes a second, and one more per point, and the pilot as long as 30 steps of two draws."""
     f = Counted(black_box(30), call=1.0, point=1.0)
     advice = ask(f, bits(30), budget=200, seconds=2.0)
     assert {"RLOO(2)", "ARMS(2)"} & by_name(advice).keys()
-    assert advice.seconds < 40 * by_name(advice)["RLOO(2)"].seconds
+    assert advice.seconds <= 30 * by_name(advice)["RLOO(2)"].seconds
     assert advice.seconds == f.now
     assert advice.skipped["RLOO(64)"] == advice.skipped["IndeCateR(1)"]
     assert advice.skipped["RLOO(64)"] == "the pilot had no time for it"

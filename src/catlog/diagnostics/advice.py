@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -23,6 +23,7 @@ LEVEL = 1.3  # times the best score: what a race to a target could hardly tell a
 FREE = 1.5  # times the seconds of the quickest RLOO among them: more draws at little cost
 ZERO = "all of its gradients were zero"
 NO_TIME = "the pilot had no time for it"
+BEHIND = "far behind, before its whole step was timed"
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,13 @@ def advise(
             that of E[f] alone. It may be longer than that of your loss, if the two terms partly
             cancel, as in an autoencoder; then the same noise hurts more.
         step: your training step. Either a callable that makes one step with the estimator that it
-            gets, which is simply timed; its first call may compile, and is not counted. The
+            gets, which is simply timed; its first call may compile, and its time is no step's. The
             parameters of q and f are restored, but not the state of your optimiser, so give it one
             that you do not need. Or the seconds that a step takes apart from the estimate and its
             gradients. None: only these are timed.
-        steps: the pilot takes at most about as long as this many training steps,
-        seconds: or this long, if that is longer. Two candidates are tried in any case.
+        steps: the pilot takes at most as long as this many training steps,
+        seconds: or this long, if that is longer. Two candidates are tried in any case. If steps are
+            compiled, allow for the compilation of each.
         candidates: the estimators to try, or their reprs; None: those of the table on the page
             "Compare and advise".
         seed: the seed of the pilot's draws.
@@ -139,18 +141,26 @@ def advise(
         pilot = Pilot(task, step, lambda least: start + max(seconds, steps * least))
         pilot.enter(chosen, budget, seed)
         pilot.run()
-        return _advice(pilot, clock() - start, biased)
+        trials = pilot.trials(LEVEL)
+        return _advice(pilot, trials, clock() - start, biased)
 
 
-def _advice(pilot: Pilot, seconds: float, biased: bool) -> Advice:
-    trials = pilot.trials(LEVEL)
-    reasons = _reasons(pilot, trials)
-    if all(trial.variance == inf for trial in trials):
-        ours = {name: why for name, why in reasons.items() if why != NO_TIME} | pilot.skipped
-        raise ValueError(f"advise: no candidate could be used. {listed(ours)}.")
-    skipped = {name: why.split(". ")[0] for name, why in pilot.skipped.items()} | reasons
-    choice = _choice(trials)
-    lines = [*_ranking(choice, trials, seconds), *_remarks(pilot, reasons)]
+def _advice(pilot: Pilot, trials: Sequence[Trial], seconds: float, biased: bool) -> Advice:
+    known = [trial for trial in trials if trial.variance < inf]
+    reasons = _reasons(pilot, known)
+    skipped = reasons | pilot.failed | pilot.refused  # what went wrong comes first
+    if not known:
+        raise ValueError(f"advise: no candidate could be used. {listed(skipped)}.")
+    skipped = {name: why.split(". ")[0] for name, why in skipped.items()}
+    choice = _choice(known)
+    lines = _ranking(choice, known, seconds)
+    if len(pilot.seeing()) <= list(reasons.values()).count(ZERO):
+        lines.append("The pilot saw hardly a gradient other than zero, so this is a guess.")
+    if pilot.miss > 0:
+        lines.append(
+            f"f keeps its values: an unseen point takes {1000 * pilot.miss:.2g} ms longer. Times "
+            "are those of unseen points."
+        )
     if biased and any(arm.E.differentiates_f for arm in pilot.arms.values()):
         lines.append(
             "Biased, so not tried: ReinMax(1), ReinMax(4), GumbelSoftmax(1, hard=True). To judge "
@@ -159,22 +169,20 @@ def _advice(pilot: Pilot, seconds: float, biased: bool) -> Advice:
         )
     if skipped:
         lines.append(f"Not tried: {listed(skipped)}.")
-    return Advice(choice.estimator, tuple(trials), skipped, seconds, "\n".join(lines))
+    return Advice(choice.estimator, tuple(known), skipped, seconds, "\n".join(lines))
 
 
-def _reasons(pilot: Pilot, trials: Sequence[Trial]) -> dict[str, str]:
+def _reasons(pilot: Pilot, known: Sequence[Trial]) -> dict[str, str]:
     """Return why nothing can be said of candidates that were entered."""
-    variances = {trial.name: trial.variance for trial in trials}
-    reasons = {}
+    names, reasons = {trial.name for trial in known}, {}
     for name, arm in pilot.arms.items():
-        if arm.moments.count < 2:
-            reasons[name] = NO_TIME
-        elif not arm.times:
-            reasons[name] = "far behind, before its whole step was timed"
-        elif name not in variances:
-            reasons[name] = ZERO
-        elif min(variances.values()) == inf:
+        if name not in pilot.tried(2):
+            is_behind = arm.moments.count > 1 and name not in pilot.alive
+            reasons[name] = BEHIND if is_behind else NO_TIME
+        elif arm.moments.variance == inf:
             reasons[name] = "its gradient is NaN or infinite"
+        elif name not in names:
+            reasons[name] = ZERO
     return reasons
 
 
@@ -204,19 +212,5 @@ def _ranking(choice: Trial, ranked: Sequence[Trial], seconds: float) -> list[str
     slower.sort(key=lambda trial: (type(trial.estimator) is not family, trial.times_as_long))
     if slower:
         times = ", ".join(f"{trial.name} {trial.times_as_long:.2g}" for trial in slower)
-        lines.append(f"Times as long as the best of these: {times}. Below {LEVEL} means nothing.")
-    return lines
-
-
-def _remarks(pilot: Pilot, reasons: Mapping[str, str]) -> list[str]:
-    """Say what is special about f."""
-    lines = []
-    is_sparse = len(pilot.seeing()) <= list(reasons.values()).count(ZERO)
-    if is_sparse or not pilot.reference().mean.any():
-        lines.append("The pilot saw hardly a gradient other than zero, so this is a guess.")
-    if pilot.miss > 0:
-        lines.append(
-            f"f keeps its values: an unseen point takes {1000 * pilot.miss:.2g} ms longer. Times "
-            "are those of unseen points."
-        )
+        lines.append(f"Training time, the best being 1: {times}. Below {LEVEL} means nothing.")
     return lines

@@ -34,6 +34,7 @@ class Arm:
         generator: the source of its randomness.
         moments: of its gradient in the parameters.
         times: the seconds of its steps.
+        expected: the seconds of its next observation; at first, those of f alone.
         trained: the steps for which it learned beforehand.
     """
 
@@ -41,6 +42,7 @@ class Arm:
     generator: torch.Generator
     evaluations: int = 0
     times: list[float] = field(default_factory=list)
+    expected: float = 0.0
     trained: int = 0
 
     def __post_init__(self) -> None:
@@ -102,19 +104,24 @@ class Arm:
 
 
 def entered(
-    task: Gradient, named: Named, sized: Callable[[AnyEstimator], AnyEstimator], seed: int
+    task: Gradient, named: Named, seed: int, budget: int | None = None, resize: bool = False
 ) -> tuple[dict[str, Arm], dict[str, str]]:
     """Return the arms of the estimators that fit, and why the others are left out.
 
-    ``sized`` returns an estimator with its number of draws, or raises an error with the reason.
+    ``budget`` is the most evaluations per estimate and batch element; with ``resize``, estimators
+    get as many draws as it allows.
     """
     arms: dict[str, Arm] = {}
     skipped: dict[str, str] = {}
     for number, (name, E) in enumerate(named.items(), start=1):
         try:
             task.check(E)
-            arm = Arm(sized(E), task.generator(seed + number))
-            arm.evaluations = task.evaluations(arm.E)
+            sized = within_budget(E, budget, task.evaluations) if budget and resize else E
+            arm = Arm(sized, task.generator(seed + number))
+            arm.evaluations = count = task.evaluations(arm.E)
+            if budget is not None and count > budget:
+                needs = f"it needs {readable(count)} evaluations"
+                raise ValueError(f"{needs}, more than the budget of {budget}")
             arms[label(arm.E) if name == label(E) else name] = arm
         except ERRORS as error:  # of the estimator's own checks, too
             skipped[name] = reason(error)
@@ -139,7 +146,7 @@ def listed(skipped: Mapping[str, str]) -> str:
 
 
 def within_budget(E: Any, budget: int, cost: Callable[[AnyEstimator], int]) -> AnyEstimator:
-    """Return E with the most draws whose cost is within the budget, or raise ValueError.
+    """Return E with the most draws whose cost is within the budget; with the fewest, if none is.
 
     A draw costs at least one evaluation.
 
@@ -149,21 +156,15 @@ def within_budget(E: Any, budget: int, cost: Callable[[AnyEstimator], int]) -> A
     >>> within_budget(IndeCateR(), 10, cost=lambda E: E.evaluations(q)).samples
     2
     """
-    has_samples = hasattr(E, "samples")
-
-    def of(samples: int) -> Any:
-        return replace(E, samples=samples) if has_samples else E
+    if not hasattr(E, "samples"):
+        return E
 
     def costs(samples: int) -> int:
         try:
-            return cost(of(samples))
+            return cost(replace(E, samples=samples))
         except ValueError:  # E does not accept this number of draws
             return maxsize
 
     least = next((n for n in range(1, 9) if costs(n) < maxsize), 8)
-    if costs(least) > budget:
-        raise ValueError(
-            f"it needs {'at least ' * has_samples}{readable(costs(least))} evaluations, more than "
-            f"the budget of {budget}"
-        )
-    return of(least + bisect_right(range(least + 1, budget + 1), budget, key=costs))
+    further = bisect_right(range(least + 1, budget + 1), budget, key=costs)
+    return replace(E, samples=least + further)

@@ -20,10 +20,10 @@ from ..core.estimator import Estimator
 from ..core.evaluator import Function
 from ..core.left_alone import left_alone
 from ..estimators import ESTIMATORS, Exact
-from .arms import ERRORS, Arm, entered, listed, reason, within_budget
+from .arms import ERRORS, Arm, entered, listed, reason
 from .function_check import check_mean
 from .moments import Moments
-from .naming import AnyEstimator, Chosen, named_estimators
+from .naming import Chosen, named_estimators
 from .task import Clock, DistributionLike, Gradient, Loss, Task, flat
 
 WARM_UP = 2  # steps before times count
@@ -254,14 +254,10 @@ def compare(
     with left_alone(f, q, loss):
         task = Task(f, q, parameters, loss, clock=clock)
         check_mean(task.f, task.make_q(*task.parameters))
-
-        def sized(E: AnyEstimator) -> AnyEstimator:
-            return E if budget is None else within_budget(E, budget, task.evaluations)
-
         named = named_estimators([*ESTIMATORS] if estimators is None else estimators)
         if estimators is None:
             named["Exact()"] = Exact(limit=limit)
-        arms, skipped = entered(task, named, sized, seed)
+        arms, skipped = entered(task, named, seed, budget, resize=True)
         measure("compare", task, arms, skipped, repeats, rounds, training, progress)
         known, kind = _reference(task, arms, reference, repeats, limit)
     rows = sorted(rows_of(arms, known), key=lambda row: (row.merit, row.seconds))

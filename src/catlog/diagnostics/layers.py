@@ -78,7 +78,7 @@ def compare_layers(
     check_count("compare_layers", "reference_runs", reference_runs, 2 * GROUP)
     with left_alone(loss):
         network = Layers(loss, parameters, clock)
-        arms, skipped = entered(network, named_estimators(estimators), lambda E: E, seed)
+        arms, skipped = entered(network, named_estimators(estimators), seed)
         measure("compare_layers", network, arms, skipped, repeats, rounds, 0, progress)
         rows = rows_of(arms, network.by_rloo(reference_runs, seed))
     rows.sort(key=lambda row: row.bias**2 + row.variance)

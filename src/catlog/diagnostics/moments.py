@@ -1,6 +1,7 @@
 """Mean and variance of vectors that are added in parts, with the error of the variance."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import inf, sqrt
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 # 16 bits are computed in float32 and rounded at the end; wider ones add up many roundings.
 ROUNDING = 64
 ROUNDING_OF_16_BITS = 2
-LEAST_WAITING, MOST_WAITING = 4, 2**20  # additions, and numbers: 8 MB
+LEAST_WAITING, MOST_WAITING = 4, 2**16  # additions, and numbers: 0.5 MB
 
 
 class Moments:
@@ -48,6 +49,7 @@ class Moments:
             units = ROUNDING_OF_16_BITS if rows.dtype.itemsize == 2 else ROUNDING
             self.rounding = units * torch.finfo(rows.dtype).eps
             self.shares = self.shares.to(rows.device)
+        self.__dict__.pop("variance", None)
         self._waiting.append(rows.detach().double().reshape(len(rows), len(self.shares), -1))
         self.count += len(rows)
         if len(self._waiting) >= LEAST_WAITING and self.count * rows[0].numel() > MOST_WAITING:
@@ -63,11 +65,11 @@ class Moments:
             self._centre = self.shares @ vectors.mean(0)
             self._total = torch.zeros_like(vectors[0])
             self._squares = torch.zeros_like(vectors[0])
-        centred = vectors - self._centre
-        self._total += centred.sum(0)
-        squares = centred.square()
-        self._squares += squares.sum(0)
-        self._lengths.append(squares.sum(-1) @ self.shares)
+        vectors -= self._centre
+        self._total += vectors.sum(0)
+        vectors.square_()
+        self._squares += vectors.sum(0)
+        self._lengths.append(vectors.sum(-1) @ self.shares)
 
     @property
     def mean(self) -> Float[Tensor, "entries"]:
@@ -90,7 +92,7 @@ class Moments:
         square_of_mean = (self.mean - self._centre).square() - self.mean_variances
         return (self.shares @ self._squares / self.count - square_of_mean).clamp(min=0)
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """The sum of the variances of all entries; 0 if it is no more than rounding, and infinite
         if entries were NaN or infinite."""
