@@ -2,6 +2,7 @@
 
     python -m benchmarks.advice                      # all three tables; takes hours on two cores
     python -m benchmarks.advice --only regret        # the table of policies alone
+    python -m benchmarks.advice --only picks regret --policies advise --seeds 9301 --machine idle
 
 `advice_problems.py` has eighteen problems of different kinds. In a race an estimator trains with
 Adam, from the start that the seed gives, until the level (the mean of the last three evaluations,
@@ -14,8 +15,8 @@ Policies say which estimator to take. `advise` is asked at the start, once as it
 `penalty=` of the problem) and once with the training step; each five times, with other seeds (the
 record has two calls with the step, at the first start). The rule by the clock takes the most draws
 of RLOO whose step takes at most 1.2 times as long as RLOO(2)'s. The rows "first edition" are
-recorded answers of an earlier `advise`. `pick` is the choice, `level` the group that it was taken
-from, and `seconds` the time of the pilot.
+recorded answers of an earlier `advise`, in today's names. `pick` is the choice, `level` the group
+that it was taken from, and `seconds` the time of the pilot.
 
 The regret of a policy is the time to the target with its pick, over that with the best estimator
 raced. Times are geometric means over seeds and races; one that does not arrive counts as twice the
@@ -25,13 +26,15 @@ The constants of `advise` were chosen by seeds below 9300, and were fixed before
 was used. Seeds 9301 to 9303 judge, three races each. Where two draws are taken and single races
 differ most, on `features` and `simulator`, seeds 9301 to 9306 do. The usual estimators race, the
 candidates of `advise`, and whatever a policy named at one of the starts. The machine was
-shared: five to fifteen processes per core during the races, ten to eighteen during the pilots.
+shared: five to fifteen processes per core during the races. `--machine` says how busy it is during
+the pilots: `crowded`, with ten to eighteen processes per core, `loaded`, beside the test suite, or
+`idle`. Answers on other machines stand beside each other.
 """
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from math import exp, inf, log
 from statistics import fmean, median
@@ -178,23 +181,25 @@ POLICIES: dict[str, Callable[[Training, int], Row]] = {
 MEASURING = ("advise", "advise(step=)", "clock")
 SEEDS = [9301, 9302, 9303, 9304, 9305, 9306]
 NOISY = ("features", "simulator")  # all seeds judge, of other problems the first three
-page = Page(__doc__, problems=[*PROBLEMS], seeds=SEEDS, races=3, policies=[*POLICIES])
+page = Page(
+    __doc__,
+    problems=[*PROBLEMS],
+    seeds=SEEDS,
+    races=3,
+    policies=[*POLICIES],
+    machine="crowded",
+)
 
 
-def asked(problem: str, seed: int, policy: str, calls: int) -> list[Row]:
-    """Return what a policy says: in several calls, if it measures."""
-    key = {"problem": problem, "seed": seed, "policy": policy}
-    return [
-        key | {"call": call} | POLICIES[policy](Training(problem, seed), call)
-        for call in range(calls if policy in MEASURING else 1)
-    ]
-
-
-@page.section("quality/advice_picks.csv", "problem", "seed", "policy", "call")
+@page.section("quality/advice_picks.csv", "machine", "problem", "seed", "policy", "call")
 def picks(args: Args, table: Table) -> Rows:
+    """Yield what a policy says at a start: in several calls, if it measures."""
     for policy, (problem, seed) in product(args.policies, starts(args)):
-        if not selected(table.rows, problem=problem, seed=seed, policy=policy):
-            yield asked(problem, seed, policy, 1 if args.quick else CALLS)
+        key = {"machine": args.machine, "problem": problem, "seed": seed, "policy": policy}
+        calls = CALLS if policy in MEASURING and not args.quick else 1
+        if not selected(table.rows, **key):
+            ask, start = POLICIES[policy], partial(Training, problem, seed)
+            yield [key | {"call": call} | ask(start(), call) for call in range(calls)]
 
 
 @page.section("quality/advice_races.csv", "problem", "seed", "call", "pick")
@@ -202,7 +207,7 @@ def races(args: Args, table: Table) -> Rows:
     """Race the estimators of every problem, round by round."""
     answers = grouped(recorded(args, "picks"), "problem")
     for number, (problem, seed) in product(range(1 if args.quick else args.races), starts(args)):
-        named = [renamed(row["pick"]) for row in answers.get(problem, [])]
+        named = [row["pick"] for row in answers.get(problem, [])]
         labels = [*dict.fromkeys([*LADDER, *PROBLEMS[problem]().racers, *named])]
         if not selected(table.rows, problem=problem, seed=seed, call=number):
             yield side_by_side(problem, seed, number, labels, 0.05 if args.quick else LIMIT)
@@ -223,11 +228,6 @@ def recorded(args: Args, name: str) -> list[Row]:
     return Table((args.output or RESULTS) / section.place, section.key).rows
 
 
-def renamed(label: str) -> str:
-    """Return a label of the first edition as it is written now."""
-    return re.sub(r"draws=(\w+)", r"sampling='\1'", label)
-
-
 # Regrets
 
 
@@ -239,30 +239,29 @@ def times(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-@page.section("quality/advice.csv", "policy", "problem")
+@page.section("quality/advice.csv", "machine", "policy", "problem")
 def regret(args: Args, table: Table) -> Rows:
-    """Yield a row per policy and problem, and one per policy for all problems."""
+    """Yield a row per machine, policy and problem, and one per policy for all problems."""
     by_problem = grouped(recorded(args, "picks"), "problem")
     answers: list[Row] = []
     for problem, raced in grouped(recorded(args, "races"), "problem").items():
         seconds = times(raced)
         best = min(seconds.values())
         for row in by_problem.get(problem, []):
-            level = map(renamed, (row["level"] or row["pick"]).split("; "))
+            level = (row["level"] or row["pick"]).split("; ")
             least = min((seconds[name] for name in level if name in seconds), default=inf)
-            pick = seconds.get(renamed(row["pick"]))
-            answers.append(row | {"regret": pick and pick / best, "hit": least <= 1.1 * best})
-    groups = grouped(answers, "policy", "problem")
-    overall = {(policy, "all"): group for policy, group in grouped(answers, "policy").items()}
-    yield [summary(*key, group) for key, group in (*groups.items(), *overall.items())]
+            pick = seconds.get(row["pick"])
+            measured = {"regret": pick and pick / best, "hit": least <= 1.1 * best}
+            answers.append(row | measured | {"start": (problem, row["seed"])})
+    answers += [row | {"problem": "all"} for row in answers]
+    groups = grouped(answers, "machine", "policy", "problem").items()
+    yield [dict(zip(table.key, key, strict=True)) | summary(group) for key, group in groups]
 
 
-def summary(policy: str, problem: str, rows: list[Row]) -> Row:
+def summary(rows: list[Row]) -> Row:
     factors = [row["regret"] for row in rows if row["regret"]]
-    calls = grouped(rows, "problem", "seed").values()
+    calls = grouped(rows, "start").values()
     return {
-        "policy": policy,
-        "problem": problem,
         "picks": ", ".join(
             f"{name} x{count}"
             for name, count in Counter(row["pick"] for row in rows).most_common(4)

@@ -35,11 +35,12 @@ POLICIES = ("advise", "clock", "table", "RLOO(4)")
 
 def values() -> dict[str, str]:
     rows = read("quality/advice")
-    head = ("policy", "problems", "median", "worst", "mean", "group is right", "same name")
+    head = ("policy", "machine", "problems", "median", "worst", "mean")
     lines = [
         (
             f"`catlog.{policy}`" if policy == "advise" else policy,
-            len(selected(rows, policy=policy)) - 1,  # without "all"
+            row["machine"],
+            len(selected(rows, policy=policy, machine=row["machine"])) - 1,  # without "all"
             *(short(row[column]) for column in ("median", "worst", "mean")),
             *(f"{row[column]:.0%}" for column in ("hit", "same")),
         )
@@ -49,7 +50,7 @@ def values() -> dict[str, str]:
     problems = len(distinct(rows, "problem")) - 1
     return {
         "problems": str(problems),
-        "regrets": table(head, lines),
+        "regrets": table((*head, "group is right", "same name"), lines),
     }
 
 

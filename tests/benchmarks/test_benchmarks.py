@@ -170,7 +170,9 @@ def test_suite(measure: Measure) -> None:
 
 def test_advice(measure: Measure) -> None:
     """Races and regrets of one problem; nothing is said about their size."""
-    regrets = measure("advice", "quality/advice.csv", "--problems", "blocks")
+    options = ("--problems", "blocks", "--machine", "idle")
+    regrets = measure("advice", "quality/advice.csv", *options)
+    assert {row["machine"] for row in regrets} == {"idle"}
     assert all(1 <= row["median"] <= row["worst"] for row in regrets)
     assert keyed(regrets, "policy", "problem")["table", "all"]["picks"] == "RLOO(64) x1"
     assert len(selected(regrets, problem="all")) == 5
