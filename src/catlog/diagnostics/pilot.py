@@ -27,7 +27,7 @@ BIAS_WEIGHT = 100  # momentum does not average a bias
 STAGES = {4: 3.0, 8: 2.5, 24: 2.0, 64: 1.5, 256: 1.5}
 LEAST_BUDGET = 64  # evaluations
 SHARE = 0.5  # of the pilot's time, for the first stage, and before the first step of the user
-COLD = 2  # times as long as a later one that the first observation of an arm may take
+SLACK = 2  # times as long as expected that an observation may take: the first one is cold
 PROBES, SLOW = 3, 0.05  # calls of f to time one, and seconds of a call that is not repeated
 CACHED = 10  # times as fast at a point that it has seen: f keeps its values
 LEAST_MISS = 1e-3  # seconds of a point that is worth keeping
@@ -232,8 +232,8 @@ class Pilot:
 
     def _fits(self, arm: Arm, end: float) -> bool:
         """Return whether another observation of an arm will be over in time."""
-        factor = 1.0 if arm.times else COLD * self.overhead
-        return self.task.clock() + factor * arm.expected <= end
+        expected = arm.expected if arm.times else self.overhead * arm.expected
+        return self.task.clock() + SLACK * expected <= end
 
     def _end(self) -> float:
         """Return when the last observation must be over, to score the arms before the deadline."""
