@@ -215,7 +215,7 @@ class Evaluator:
 
     def _values(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         q = self.q
-        shape, expected = tuple(x.shape), x.shape[:1] + q.seen_batch  # f may resize x
+        shape, expected = x.shape, x.shape[:1] + q.seen_batch  # f may resize x
         fx: object = self._called(x)
         if not isinstance(fx, Tensor):
             claim = f"return a tensor of shape {self._shape(expected)}"
@@ -224,7 +224,7 @@ class Evaluator:
             raise refusal("f", claim, f"it returned {type(fx).__name__}", remedy, TypeError)
         check_dense("f: its value", fx)
         if fx.dim() != len(expected) + q.outputs or fx.shape[: len(expected)] != expected:
-            raise ValueError(self._wrong_shape(fx, shape, expected))
+            raise ValueError(self._wrong_shape(fx, tuple(shape), expected))
         if fx.device != x.device:
             claim = f"return its values on {x.device}, the device of its input"
             raise refusal("f", claim, f"they are on {fx.device}")
@@ -379,5 +379,6 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
             continue
         visited.add(node)
         # The first operand is visited first: it is where points mostly come from.
-        waiting += [parent for parent, _ in node.next_functions[::-1]]
+        for parent, _ in reversed(node.next_functions):
+            waiting.append(parent)
     return False

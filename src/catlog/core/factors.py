@@ -497,8 +497,8 @@ class Bits(RelaxableFactors):
     @lazy
     def odds(self) -> Float[Tensor, "*batch d"]:
         """The log-odds, differentiable; 0 without a gradient for a bit that is certain."""
-        certain, odds = self.certain, self.log_odds
-        return odds if certain is None else odds.masked_fill(certain, 0.0)
+        certain = self.certain
+        return self.table if certain is None else self.log_odds.masked_fill(certain, 0.0)
 
     @lazy
     def log_odds(self) -> Float[Tensor, "*batch d"]:
@@ -523,10 +523,9 @@ class Bits(RelaxableFactors):
 
     def draw(self, u: Float[Tensor, "*lead d"]) -> Tensor:
         """Return the points that the inverse CDF makes from uniforms below 1, in their place."""
-        threshold = 1 - self.p1
         if u.dtype != self.dtype or self.is_transformed:
-            return self.shaped((u >= threshold).to(self.dtype))
-        return self.shaped(u.ge_(threshold))  # many times faster than by way of bools
+            return self.shaped((u >= self.p0).to(self.dtype))
+        return self.shaped(u.ge_(self.p0))  # many times faster than by way of bools
 
     def log_prob(self, index: Index) -> PerDraw:
         zero, one = self.log_probs.unbind(-1)
