@@ -3,6 +3,7 @@
 The battery judges most of their expectations, tests/frozen their numbers.
 """
 
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -14,10 +15,13 @@ from torch.testing import assert_close
 import catlog
 from catlog.core import randomness
 from catlog.core.randomness import Randomness
+from catlog.core.view import view
+from catlog.distributions import BayesianNetwork, Node
 from catlog.estimators import ESTIMATORS
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, expectation, expected
 from support.laws import bits, one_hots
 
+LARGEST = 1 - 2**-24  # of the uniforms of float32
 OFFERING = sorted(name for name, E in ESTIMATORS.items() if "sampling" in signature(E).parameters)
 
 
@@ -58,9 +62,22 @@ def test_dependent_draws_of_chosen_variables_are_unbiased(
 # The ends of the interval
 
 
-def test_relaxed_draws_are_finite_if_a_uniform_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def extreme(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let all uniforms be this one, in the last stratum."""
+
+    def fix(value: float) -> None:
+        monkeypatch.setattr(randomness, "rand", lambda shape, *_: torch.full(shape, value))
+        monkeypatch.setattr(
+            randomness, "_permutations", lambda keys: torch.full_like(keys, len(keys) - 1)
+        )
+
+    return fix
+
+
+def test_relaxed_draws_are_finite_if_rounding_gives_1(extreme: Callable[[float], None]) -> None:
     """The last stratum of float32 contains 1 by rounding, whose Gumbel would be infinite."""
-    monkeypatch.setattr(Randomness, "_dependent", lambda draw, n, shape, _: torch.ones(n, *shape))
+    extreme(LARGEST)
     logits = torch.zeros(2, 6, 4, requires_grad=True)
     q = one_hots(logits)
     value = catlog.GumbelSoftmax(4, sampling="latin")(lambda x: x[..., 0].square().sum(-1), q)
@@ -69,6 +86,17 @@ def test_relaxed_draws_are_finite_if_a_uniform_is_1(monkeypatch: pytest.MonkeyPa
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize(("sampling", "u"), [("antithetic", 0.0), ("latin", LARGEST)])
+def test_no_impossible_bit_is_drawn_if_rounding_gives_1(
+    sampling: randomness.Sampling, u: float, extreme: Callable[[float], None]
+) -> None:
+    impossible = torch.full((2, 6), -torch.inf)
+    node = Node([], impossible, size=6, bits=True)
+    for q in (bits(impossible), BayesianNetwork({"bits": node}, [2])):
+        extreme(u)
+        assert not Randomness(view(q)).points(4, sampling).any()
+
+
 def test_the_largest_uniforms_of_float32_are_ranked_in_order() -> None:
-    largest = torch.full((200,), 1 - 2**-24)
+    largest = torch.full((200,), LARGEST)
     assert randomness._insertions(largest).tolist() == list(range(200))

@@ -91,11 +91,10 @@ class Odds(NamedTuple):
         return (-self.odds.detach()).sigmoid()
 
     def draw(self, probs: Tensor, u: Tensor) -> Int64[Tensor, "*lead m"]:
-        below_one = 1 - torch.finfo(u.dtype).eps / 2  # not even u = 1 draws an impossible bit
-        return (u.clamp(max=below_one) >= probs).long()
+        return (u >= probs).long()  # no impossible bit, as u is below 1
 
     def log_prob(self, x: Int64[Tensor, "*lead m"]) -> Float[Tensor, "*lead"]:
-        sign = 2 * x.to(self.odds.dtype) - 1
+        sign = x.to(self.odds.dtype).mul_(2).sub_(1)
         return logsigmoid(sign * self.odds).sum(-1)
 
     def reshape(self, shape: tuple[int, ...]) -> "Odds":

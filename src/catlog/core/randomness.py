@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .categories import inverse_cdf
 from .checks import check_count, check_dense, check_device, check_generator, refusal, shape_or_type
-from .factors import Bits, Factors
+from .factors import Factors
 from .tracing import can_inspect
 
 Sampling = Literal["independent", "antithetic", "latin"]
@@ -86,8 +86,6 @@ class Randomness:
             u = u.flatten(0, 1) if lead else u
         if probs is not None:
             return q.point(inverse_cdf(probs, u))
-        if isinstance(q, Bits) and sampling == "antithetic":  # whose 1 - u may be 1
-            return q.point(q.from_uniforms(u))
         return q.draw(u)
 
     def uniform(
@@ -131,9 +129,7 @@ class Randomness:
         if self.noise is not None or sampling == "independent":
             return self.uniform(n, *shape, batch_from=1)
         self.taken.append(("uniform", (n, *shape)))
-        # They may be 1, where a Gumbel is infinite.
-        u = self._dependent(n, shape, sampling)
-        return u.clamp(max=1 - torch.finfo(u.dtype).eps / 2)
+        return self._dependent(n, shape, sampling)
 
     def variables(self, n: int, m: int) -> Int64[Tensor, "n *batch m"]:
         """Return m different variables for each of n draws.
@@ -178,10 +174,11 @@ class Randomness:
     def _dependent(self, n: int, shape: tuple[int, ...], sampling: Sampling) -> Tensor:
         if sampling == "antithetic":
             half = self._rand(((n + 1) // 2, *shape))
-            return torch.cat([half, 1 - half])[:n]
-        if sampling == "latin":
-            return (_permutations(self._rand((n, *shape))) + self._rand((n, *shape))) / n
-        return self._rand((n, *shape))
+            u = torch.cat([half, 1 - half])[:n]
+        else:
+            u = (_permutations(self._rand((n, *shape))) + self._rand((n, *shape))) / n
+        # Both may be 1 by rounding, which draws impossible bits, and where a Gumbel is infinite.
+        return u.clamp(max=1 - torch.finfo(u.dtype).eps / 2)
 
     def _given_variables(self, n: int, m: int) -> Tensor:
         q = self.q
