@@ -199,6 +199,7 @@ def counts(args: Args, table: Table) -> Rows:
 
 
 DRAWS, BATCH = 4, 32
+E = catlog.RLOO(DRAWS)  # made once, as in training
 Step = Callable[[], Tensor]
 
 
@@ -237,9 +238,7 @@ def vae() -> tuple[Step, Step]:
             "z1": Node(["z2"], lambda z: middle(z.float()), size=24, bits=True),
         }
         q = BayesianNetwork(nodes, [batch])
-        return catlog.RLOO(DRAWS)(
-            lambda z: bound(z[..., :8].float(), z[..., 8:].float(), q.log_prob(z)), q
-        )
+        return E(lambda z: bound(z[..., :8].float(), z[..., 8:].float(), q.log_prob(z)), q)
 
     def by_hand() -> Tensor:
         first = encoder(images)
@@ -277,7 +276,7 @@ def gru() -> tuple[Step, Step]:
         return (x != goal).float().mean(-1)
 
     def ours() -> Tensor:
-        return catlog.RLOO(DRAWS)(f, Autoregressive(policy, [6] * 8, [BATCH]))
+        return E(f, Autoregressive(policy, [6] * 8, [BATCH]))
 
     def by_hand() -> Tensor:
         state, letter, x, log_probs = policy.start(torch.Size([DRAWS, BATCH])), None, [], []
@@ -299,7 +298,7 @@ def crf() -> tuple[Step, Step]:
         return (x != tags).float().mean(-1)
 
     def ours() -> Tensor:
-        return catlog.RLOO(DRAWS)(f, LinearChainCRF(read(words), pairwise))
+        return E(f, LinearChainCRF(read(words), pairwise))
 
     def by_hand() -> Tensor:
         unary = read(words)
