@@ -103,6 +103,13 @@ def settings(cases: list[tuple[Estimator, tuple[str, ...]]]) -> Any:
     )
 
 
+def test_narrow_logits_of_chains_are_drawn_in_wide_numbers() -> None:
+    logits = jnp.zeros(1000, jnp.bfloat16)
+    q = MarkovChain(logits, jnp.broadcast_to(logits, (1000, 1000)), length=1)
+    middle = (jnp.arange(1000.0)[:, None] + 0.5) / 1000
+    close(q.from_uniforms(middle)[:, 0], jnp.arange(1000))
+
+
 @settings([(Exact(), EVERY), (Exact(chunk_size=3), ("bits",))])
 def test_exact_is_the_sum_over_all_points(E: Estimator, kind: str) -> None:
     close(estimates(E, Q[kind]), right(Q[kind]))
@@ -148,15 +155,12 @@ def test_vimco_is_right_for_its_bound(kind: str) -> None:
     close(mean_over_draws(VIMCO(2), q, 2), with_derivatives(bound, q))
 
 
-B = normals(6, 6, seed=5)
-
-
 def quadratic(theta: Any, x: Any) -> Any:
-    return (x.ravel() * theta) @ B[: x.size, : x.size] @ x.ravel()
+    return (x.ravel() * theta) @ A[: x.size, : x.size] @ x.ravel()
 
 
 def linear(theta: Any, x: Any) -> Any:
-    return theta * (x.ravel() @ B[0, : x.size])
+    return theta * (x.ravel() @ A[0, : x.size])
 
 
 @settings([(ReinMax(1), RELAXABLE), (StraightThrough(1), RELAXABLE)])
@@ -218,12 +222,10 @@ def test_gumbel_rao_is_a_mean_of_gumbel_softmax(kind: str) -> None:
     assert largest_z(many(E, Q[kind], 100_000), mean, error) < LARGEST_Z
 
 
-@settings(
-    [
-        (E, ("bits", "one-hot"))
-        for E in (ReinMax(), StraightThrough(), GumbelSoftmax(hard=True), GumbelRao())
-    ]
-)
+LAYERS = (ReinMax(), StraightThrough(), GumbelSoftmax(hard=True), GumbelRao())
+
+
+@settings([(E, ("bits", "one-hot")) for E in LAYERS])
 def test_sample_has_the_gradient_of_its_estimator(E: Estimator, kind: str) -> None:
     q = Q[kind]
     x, pull = jax.vjp(lambda q: sample(KEY, q, E), q)

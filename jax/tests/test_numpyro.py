@@ -2,7 +2,6 @@
 
 # ruff: noqa: F403, F405  # estimators and distributions
 
-from collections.abc import Callable
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -230,7 +229,7 @@ def test_elements_of_a_plate_have_their_own_baselines() -> None:
     close(added[:, 1:], without[:, 1:])
 
 
-def latent(name: str, fn: Any) -> Callable[[], Any]:
+def latent(name: str, fn: Any) -> Any:
     return lambda: numpyro.sample(name, fn)
 
 
@@ -250,7 +249,7 @@ def in_turn() -> None:
     numpyro.sample("b", dist.Bernoulli(logits=1.0 * numpyro.sample("c", BIT)))
 
 
-def bound(model: Any, guide: Any, E: Estimator = RLOO()) -> Callable[[], Any]:
+def bound(model: Any, guide: Any, E: Estimator = RLOO()) -> Any:
     return lambda: ELBO(E).loss(KEY, {}, model, guide)
 
 

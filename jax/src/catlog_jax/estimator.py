@@ -136,7 +136,7 @@ class Estimator(Generic[Q]):
                 f"outputs: {name} takes functions with one output. Make one call for each, or use "
                 "RLOO or IndeCateR."
             )
-        tape = None if noise is None else [noise] if isinstance(noise, Array) else list(noise)
+        tape: Any = None if noise is None else [noise] if hasattr(noise, "shape") else list(noise)
         points = None if x is None else self._checked_points(x, factors)
         draw = Randomness(key, factors, points, tape)
         evaluator = Evaluator(f, factors, getattr(self, "chunk_size", None), outputs, batch)

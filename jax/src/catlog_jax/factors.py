@@ -107,7 +107,7 @@ class Factors:
 
     def index(self, x: Array) -> Array:
         """Return the category numbers ``[n, d]`` of points."""
-        return stop_gradient(x).astype(jnp.int32)
+        return stop_gradient(x).reshape(len(x), self.d).astype(jnp.int32)
 
     def point(self, index: Array) -> Array:
         """Return the points with these category numbers."""
@@ -197,9 +197,6 @@ class IndependentFactors(Factors):
     def log_conditionals(self, index: Array) -> Array:
         return self.log_probs[None]
 
-    def index(self, x: Array) -> Array:
-        return stop_gradient(x).reshape(len(x), self.d).astype(jnp.int32)
-
     def point(self, index: Array) -> Array:
         return index.reshape(len(index), *self.shape).astype(jnp.int32)
 
@@ -240,7 +237,7 @@ class RelaxableFactors(IndependentFactors):
     def to_point(self, table: Array) -> Array:
         """Return tables ``[n, d, k]``, or the last w columns of such, as points."""
         numbers = table if self.has_categories else table[..., -1]
-        return numbers.reshape(len(table), *self.logits.shape).astype(self.logits.dtype)
+        return numbers.reshape(len(table), *self.logits.shape).astype(jnp.result_type(self.logits))
 
     def through(self, x: Array, table: Array) -> Array:
         """Return the points x exactly, with the derivative of the tables ``[n, d, k]``."""
@@ -278,7 +275,7 @@ class OneHot(RelaxableFactors):
         return self.drawn(stop_gradient(x)).argmax(-1).astype(jnp.int32)
 
     def point(self, index: Array) -> Array:
-        return self.to_point(jax.nn.one_hot(index, self.k, dtype=self.logits.dtype))
+        return self.to_point(jax.nn.one_hot(index, self.k, dtype=self.real))
 
 
 @pytree
@@ -330,10 +327,20 @@ class Chain(Factors):
     def d(self) -> int:
         return self.length
 
+    def step_on(self, state: Any, previous: Array) -> tuple[Any, Array]:
+        """Advance, and raise unless the logits are one float for each category."""
+        state, logits = self.advance(state, previous)
+        if logits.shape != (self.k,) or not jnp.issubdtype(logits.dtype, jnp.floating):
+            raise ValueError(
+                f"{type(self).__name__}: the logits of a variable must be {self.k} floats, one for "
+                f"each category, but they are {logits.dtype} of shape {logits.shape}."
+            )
+        return state, logits.astype(self.real)
+
     def redraw(self, u: Array, index: Array, kept: Array) -> Array:
         def step(state: Any, now: Any) -> tuple[Any, Array]:
             u, category, is_kept = now
-            inner, logits = self.advance(*state)
+            inner, logits = self.step_on(*state)
             drawn = inverse_cdf(jax.nn.softmax(stop_gradient(logits)), u)
             category = jnp.where(is_kept, category, drawn).astype(jnp.int32)
             return (inner, category), category
@@ -343,8 +350,7 @@ class Chain(Factors):
     def log_conditionals(self, index: Array) -> Array:
         def of_one(index: Array) -> Array:
             previous = jnp.concatenate([jnp.full(1, self.k, jnp.int32), index[:-1]])
-            logits = jax.lax.scan(self.advance, self.init, previous)[1]
-            return jax.nn.log_softmax(logits.astype(self.real), -1)
+            return jax.nn.log_softmax(jax.lax.scan(self.step_on, self.init, previous)[1], -1)
 
         return jax.vmap(of_one)(index)
 
@@ -374,6 +380,11 @@ class MarkovChain(Chain):
         return self.initial.shape[-1]
 
     def advance(self, state: Any, previous: Array) -> tuple[Any, Array]:
+        if self.transition.shape != (self.k, self.k):
+            raise ValueError(
+                f"MarkovChain: `transition` must have shape {(self.k, self.k)}, a row for each "
+                f"previous category, but its shape is {self.transition.shape}."
+            )
         return state, jnp.concatenate([self.transition, self.initial[None]])[previous]
 
 
@@ -413,11 +424,7 @@ class Autoregressive(Chain):
 
 
 # The classes of distrax and NumPyro begin with these names, which saves importing them.
-NAMES: dict[str, type[IndependentFactors]] = {
-    "Bernoulli": Bernoulli,
-    "Categorical": Categorical,
-    "OneHotCategorical": OneHot,
-}
+NAMES = {"Bernoulli": Bernoulli, "Categorical": Categorical, "OneHotCategorical": OneHot}
 WRAPPERS = ("Independent", "ExpandedDistribution", "MaskedDistribution")
 
 
@@ -440,7 +447,7 @@ def view(q: Any) -> Factors:
                 f"such a distribution of distrax or NumPyro, but it is {name}."
             )
         tail = q.logits.shape[-1:] if cls is Categorical else ()
-        q = cls(jnp.broadcast_to(q.logits, shape + tail))  # type: ignore[call-arg]
+        q = cls(jnp.broadcast_to(q.logits, shape + tail))
     if isinstance(q, IndependentFactors):
         check_logits(q)
     return q

@@ -90,9 +90,7 @@ class IndeCateR(Estimator[IndependentFactors]):
         # Rao-Blackwellised value: averaged over the variables, each of them summed out.
         return Estimate(base + stop_gradient(exact).sum(0) / q.d, base + change.sum(0))
 
-    def _taylor(
-        self, f: Evaluator, q: IndependentFactors, x: Array, table: Array, chosen: Array
-    ) -> Array:
+    def _taylor(self, f: Evaluator, q: Factors, x: Array, table: Array, chosen: Array) -> Array:
         """Return the mean first-order prediction of every difference, corrected by the exact ones,
         ``[d, k, *out]``."""
         if not isinstance(q, RelaxableFactors):

@@ -160,12 +160,13 @@ class SlopeCateR(Estimator[RelaxableFactors]):
         return SlopeState(new.gram, new.excess, new.size2, new.spread2, state.calls)
 
     def estimate(
-        self,
-        f: Evaluator,
-        q: RelaxableFactors,
-        draw: Randomness,
-        state: SlopeState | None = None,
+        self, f: Evaluator, q: RelaxableFactors, draw: Randomness, state: SlopeState | None = None
     ) -> Estimate:
+        if state is not None and state.size2.shape != (q.d,):
+            raise ValueError(
+                f"SlopeCateR: `state` must come from init({q.d}), as q has {q.d} variables, but it "
+                f"is for {state.size2.shape}."
+            )
         logits, undecided = q.scores, gradient_scale(q.p)
         w = logits.shape[-1]
         x = q.drawn(stop_gradient(draw.points(self.samples, self.sampling)))[..., -w:]
