@@ -367,3 +367,49 @@ def test_what_two_processes_gain() -> None:
     )]  # fmt: skip
     assert gains == [1.8, 1.4, 2.0, 1.8]
     assert rows["DVAE, batch 100, RLOO-S"] < 1
+
+
+# README.md, jax/README.md and jax/docs/numpyro.md
+
+
+def ratios_of_steps(file: str, rival: str) -> dict[str, float]:
+    """Return the time of a step of JAX in a scan, divided by that of a rival, by method."""
+    rows = {name: keyed(rows, "mode") for name, rows in grouped(read(file), "method").items()}
+    return {name: row["jax, scan",]["ms"] / row[rival,]["ms"] for name, row in rows.items()}
+
+
+def test_what_steps_in_jax_take_beside_torch() -> None:
+    eager, compiled = (
+        ratios_of_steps("speed/jax_step_times", f"torch, {mode}") for mode in ("eager", "compiled")
+    )
+    captured = ratios_of_steps("speed/jax_step_times_cuda", "torch, captured")
+    slowest = captured.pop("SlopeCateR(8)")
+    assert len(eager) == len(compiled) == len(captured) + 1 == 5
+    on_cpu, beside_compiled, on_gpu = (
+        f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f}"
+        for ratios in (eager, compiled, captured)
+    )
+    short, full = (
+        " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        for page in ("README.md", "jax/README.md")
+    )
+    least = on_gpu.split()[0]
+    assert f"{on_cpu} of eager torch's time on a CPU, and {least} to {slowest:.2f} of a" in short
+    assert f"takes {on_cpu} of the time of eager torch, and {beside_compiled} of compiled" in full
+    assert f"takes {on_gpu} of the time of torch's captured step" in full
+    assert f"and {slowest:.2f} for `SlopeCateR(8)`" in full
+
+
+def test_what_the_elbo_for_numpyro_gains() -> None:
+    rows = {row["loss"]: row for row in read("speed/jax_numpyro")}
+    page = (ROOT / "jax/docs/numpyro.md").read_text(encoding="utf-8")
+    for loss, row in rows.items():
+        name, *biased = loss.split(", ")
+        label = ", ".join([f"`{name}`", *biased])
+        variance = float(f"{row['variance_encoder']:.3g}")
+        assert f"| {label} | {row['evaluations']} | {variance:,.0f} | {row['ms']:.2f} |" in page
+    plain, ours = (
+        rows[name]["variance_encoder"] for name in ("TraceGraph_ELBO(13)", "ELBO(RLOO(13))")
+    )
+    assert round(plain / ours, -1) == 200
+    assert "200 times the variance" in (ROOT / "jax/README.md").read_text(encoding="utf-8")
