@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import catlog
 from catlog import problems
 from catlog.core.view import view
-from catlog.distributions import Categoricals, Ordered
+from catlog.distributions import Categoricals
 from catlog.problems import autoencoder
 
 NAMES = list(problems.PROBLEMS)
@@ -49,7 +49,7 @@ def test_reference_of_small_problems_is_the_sum_over_all_points(name, seed):
     assert_close(reference.value, value.detach(), rtol=0, atol=1e-10)
     expected = gradients(value, problem)
     assert_close(reference.gradient, expected, rtol=0, atol=1e-10)
-    assert reference.exact
+    assert reference.how != "pooled"
     assert all(not bool(error.any()) for error in reference.error)
     assert all(gradient.norm() > 1e-4 for gradient in expected), "a zero gradient tests nothing"
 
@@ -87,17 +87,6 @@ def test_seed_determines_the_problem(name):
     assert_close(first.f(x), same.f(x), rtol=0, atol=0)
     assert_close(first.parameters, same.parameters, rtol=0, atol=0)
     assert not any(map(torch.equal, first.parameters, different.parameters))
-
-
-@each_problem
-def test_one_draw_is_exact_for_additive_f_only(name):
-    problem = problems.make(name)
-    errors = [1.0] if isinstance(problem.q(), Ordered) else []
-    for seed in range(0 if errors else 5):
-        value = catlog.IndeCateR(samples=1)(problem.f, problem.q(), x=draws(problem, (1,), seed))
-        pairs = zip(gradients(value, problem), problem.reference().gradient, strict=True)
-        errors += [float((a - b).abs().max()) for a, b in pairs]
-    assert problem.interactions == (max(errors) > 1e-6)
 
 
 @each_problem
@@ -152,7 +141,6 @@ def test_pooled_references_are_computed_once():
     first = problem.reference()
     assert problem.reference() is first
     assert first.how == "pooled"
-    assert not first.exact
 
 
 def test_problem_without_reference_raises():

@@ -14,7 +14,7 @@ from ..functions import ising as spins
 from .problem import Problem, Size, at_means, bits, black_box, normal, one_hot, own_mean, problem
 
 
-@problem("additive", interactions=False, relaxable=True)
+@problem("additive", relaxable=True)
 def additive(size: Size, seed: int) -> Problem:
     r"""Separate effects only: summing out one variable at a time is exact.
 
@@ -31,7 +31,7 @@ def additive(size: Size, seed: int) -> Problem:
     return Problem(f, (logits,), bits, Additive(costs), at_means(f, bits))
 
 
-@problem("ising", interactions=True, relaxable=True)
+@problem("ising", relaxable=True)
 def ising(size: Size, seed: int) -> Problem:
     r"""Weak interactions of all pairs of bits: noise grows with the number of pairs.
 
@@ -49,7 +49,7 @@ def ising(size: Size, seed: int) -> Problem:
     return Problem(f, (logits,), bits, spins(couplings, fields), at_means(f, bits))
 
 
-@problem("potts", interactions=True, relaxable=True)
+@problem("potts", relaxable=True)
 def potts(size: Size, seed: int) -> Problem:
     r"""Agreement of neighbours on a ring: many categories, few pairs, each with a large weight.
 
@@ -73,7 +73,7 @@ def _ring(strengths: Tensor) -> Tensor:
     return couplings
 
 
-@problem("xor", interactions=True, relaxable=True)
+@problem("xor", relaxable=True)
 def xor(size: Size, seed: int) -> Problem:
     r"""One logit for all bits: the errors of the variables add up, so they must cancel.
 
@@ -96,7 +96,7 @@ def xor(size: Size, seed: int) -> Problem:
     return Problem(f, (theta,), law, known, at_means(f, law))
 
 
-@problem("parity", interactions=True, relaxable=True)
+@problem("parity", relaxable=True)
 def parity(size: Size, seed: int) -> Problem:
     r"""Every bit flips the sign of f: an interaction of all variables at once and of no fewer.
 
@@ -114,7 +114,7 @@ def parity(size: Size, seed: int) -> Problem:
     return Problem(f, (logits,), bits, known, at_means(f, bits))
 
 
-@problem("random-network", interactions=True, relaxable=True)
+@problem("random-network", relaxable=True)
 def random_network(size: Size, seed: int) -> Problem:
     r"""A smooth function of all bits with learnable interactions of every order.
 
@@ -133,7 +133,7 @@ def random_network(size: Size, seed: int) -> Problem:
     return Problem(black_box(f), (logits,), bits, f, pooled=pooled, calls=100)
 
 
-@problem("vq", interactions=True, relaxable=True)
+@problem("vq", relaxable=True)
 def vq(size: Size, seed: int) -> Problem:
     r"""Codes read by a convolutional decoder: the chain rule runs through distances.
 
@@ -176,7 +176,7 @@ def vq(size: Size, seed: int) -> Problem:
     return Problem(f, (z,), law, expectation=expectation)
 
 
-@problem("chain", interactions=True, relaxable=False)
+@problem("chain", relaxable=False)
 def chain(size: Size, seed: int) -> Problem:
     r"""A Markov chain with one transition for all steps: the effect of a choice fades.
 
@@ -203,7 +203,7 @@ def chain(size: Size, seed: int) -> Problem:
     return Problem(f, (initial, transition), law, expectation=expectation)
 
 
-@problem("bayesian-network", interactions=True, relaxable=False)
+@problem("bayesian-network", relaxable=False)
 def bayesian_network(size: Size, seed: int) -> Problem:
     r"""A ladder with two parents per node: independent within a rung, dependent along the rails.
 
@@ -273,7 +273,7 @@ def change(token: Tensor) -> Tensor:
     return (token == 1).long() - (token == 2).long()
 
 
-@problem("autoregressive", interactions=True, relaxable=False)
+@problem("autoregressive", relaxable=False)
 def autoregressive(size: Size, seed: int) -> Problem:
     r"""A sequence model with one reward at the end: every token depends on all earlier ones.
 
@@ -310,7 +310,7 @@ def autoregressive(size: Size, seed: int) -> Problem:
     return Problem(f, (table,), law, expectation=expectation)
 
 
-@problem("max-coverage", interactions=True, relaxable=True)
+@problem("max-coverage", relaxable=True)
 def max_coverage(size: Size, seed: int) -> Problem:
     r"""Diminishing returns: a bit adds nothing where another covers the same, so effects are local.
 
@@ -329,7 +329,7 @@ def max_coverage(size: Size, seed: int) -> Problem:
     return Problem(f, (logits - 1,), bits, expectation=at_means(f, bits))
 
 
-@problem("subset-selection", interactions=True, relaxable=True)
+@problem("subset-selection", relaxable=True)
 def subset_selection(size: Size, seed: int) -> Problem:
     r"""Several draws from one distribution choose features, and a feature counts once.
 
@@ -360,7 +360,7 @@ def subset_selection(size: Size, seed: int) -> Problem:
     return Problem(f, (theta,), law, expectation=expectation)
 
 
-@problem("digit-sum", interactions=True, relaxable=False)
+@problem("digit-sum", relaxable=False)
 def digit_sum(size: Size, seed: int) -> Problem:
     r"""A rare event: f is 0 at almost every draw, and it has no derivative.
 
@@ -375,7 +375,7 @@ def digit_sum(size: Size, seed: int) -> Problem:
     return Problem(black_box(f), (logits,), one_hot, f, own_mean(f, one_hot))
 
 
-@problem("knapsack", interactions=True, relaxable=True)
+@problem("knapsack", relaxable=True)
 def knapsack(size: Size, seed: int) -> Problem:
     r"""Values add up until a constraint binds: a kink couples all variables on one side only.
 
@@ -397,7 +397,7 @@ def knapsack(size: Size, seed: int) -> Problem:
     return Problem(f, (logits,), bits, expectation=expectation)
 
 
-@problem("mixed", interactions=True, relaxable=False)
+@problem("mixed", relaxable=False)
 def mixed(size: Size, seed: int) -> Problem:
     r"""Variables of 2 to 7 categories in a batch of two distributions with different masks.
 

@@ -24,7 +24,7 @@ IMAGES = 4
 POOLED: Any = {"pooled": IndeCateR(samples=64, variables=20, sampling="latin"), "calls": 300}
 
 
-@problem("dvae", interactions=True, relaxable=True)
+@problem("dvae", relaxable=True)
 def dvae(size: Size, seed: int) -> Problem:
     r"""A trained decoder: many bits, strong interactions, an expensive f, a batch of four images.
 
@@ -39,7 +39,7 @@ def dvae(size: Size, seed: int) -> Problem:
     return Problem(black_box(f), (encoder(images),), bits, structured=f, **POOLED)
 
 
-@problem("dvae-encoder", interactions=True, relaxable=True)
+@problem("dvae-encoder", relaxable=True)
 def dvae_encoder(size: Size, seed: int) -> Problem:
     r"""The trained decoder, differentiated in the encoder's last layer: weights are shared.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,10 +40,6 @@ class Reference:
     error: tuple[Tensor, ...]
     how: How
 
-    @property
-    def exact(self) -> bool:
-        return self.how != "pooled"
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -70,7 +66,6 @@ class Problem:
         limit: the largest number of points that is enumerated.
         name: as given to :func:`catlog.problems.make`, like size and seed.
         summary: the structure that the problem tests, in one sentence.
-        interactions: f is not additive.
         relaxable: f accepts relaxed points (between 0 and 1) and has a derivative there.
         size: "small" or "large".
         seed: the seed of the random numbers that define the problem.
@@ -86,7 +81,6 @@ class Problem:
     limit: int = 2**14
     name: str = "problem"
     summary: str = ""
-    interactions: bool = True
     relaxable: bool = False
     size: Size = "small"
     seed: int = 0
@@ -150,7 +144,7 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {}
 
 
 def problem(
-    name: str, *, interactions: bool, relaxable: bool
+    name: str, *, relaxable: bool
 ) -> Callable[[Callable[[Size, int], Problem]], Callable[..., Problem]]:
     """Register a function ``(size, seed) -> Problem``, and complete the problems that it returns.
 
@@ -163,9 +157,8 @@ def problem(
         def complete(size: Size = "small", seed: int = 0) -> Problem:
             draft = make(size, seed)
             leaves = tuple(tensor.detach().requires_grad_() for tensor in draft.parameters)
-            about: dict[str, Any] = {"name": name, "summary": summary(make), "size": size}
-            about |= {"seed": seed, "interactions": interactions, "relaxable": relaxable}
-            return replace(draft, parameters=leaves, **about)
+            named = replace(draft, name=name, size=size, seed=seed, relaxable=relaxable)
+            return replace(named, parameters=leaves, summary=summary(make))
 
         PROBLEMS[name] = complete
         return complete
