@@ -7,8 +7,8 @@ from .estimator import Estimate, Estimator, Learner
 from .evaluator import Evaluator
 from .factors import Bits, DependentFactors, Factors, IndependentFactors, RelaxableFactors
 from .randomness import Randomness, Sampling
-from .settings import Count, Positive, Range
+from .settings import Count, Learned, Positive, Range
 
 __all__ = ["Bits", "Count", "DependentFactors", "Estimate", "Estimator", "Evaluator", "Factors"]
-__all__ += ["IndependentFactors", "Learner", "Positive", "Randomness", "Range", "RelaxableFactors"]
-__all__ += ["Sampling"]
+__all__ += ["IndependentFactors", "Learned", "Learner", "Positive", "Randomness", "Range"]
+__all__ += ["RelaxableFactors", "Sampling"]

@@ -31,7 +31,7 @@ from .evaluator import Evaluator, Function
 from .factors import Factors
 from .left_alone import left_alone
 from .randomness import Randomness
-from .settings import check_setting, label
+from .settings import Learned, check_setting, label
 from .tracing import in_inference_mode, inside_functorch, is_transformed
 from .view import view
 
@@ -249,8 +249,9 @@ class Estimator(Generic[Q]):
 class Learner(Estimator[Q], nn.Module, frozen=False):
     """An estimator that learns: an ``nn.Module``.
 
-    Its settings are annotated class attributes, too. Parameters, buffers and modules of its own are
-    made in ``__post_init__``, after ``super().__post_init__()``.
+    Its settings are annotated class attributes, too. A number of the type ``Learned`` becomes a
+    parameter that starts there. Other parameters, buffers and modules of its own are made in
+    ``__post_init__``, after ``super().__post_init__()``.
 
     One with parameters returns an ``objective``, and ``backward`` fills their ``grad``. Give
     ``E.parameters()`` to a separate optimiser. One with buffers updates them by
@@ -262,12 +263,18 @@ class Learner(Estimator[Q], nn.Module, frozen=False):
         nn.Module.__init__(learner)  # before the settings: a network is one
         return learner
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, kind in _annotations(type(self)).items():
+            if kind == Learned:
+                setattr(self, name, nn.Parameter(torch.tensor(float(getattr(self, name)))))
+
     forward = Estimator.__call__
     __call__ = cast(Callable[..., Tensor], nn.Module.__call__)
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    """Return the annotations of the settings of a class, those of ``__init__`` if it has one."""
+    """Return the annotations of the settings of a class; of a module, those of ``__init__``."""
     found = cls.__dict__.get("_kinds")
     if found is None:
         source = cls.__init__ if issubclass(cls, nn.Module) else cls

@@ -35,6 +35,9 @@ Count = Annotated[int, Range(1)]
 Positive = Annotated[float, Range(0, above=True)]
 Temperature = Annotated[float | Tensor, "one"]
 Temperatures = Annotated[float | Tensor, "many"]  # one, or one per variable
+Learned = Annotated[
+    Any, "learned"
+]  # of a learner: a number, and then a parameter that starts there
 
 
 def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "") -> None:
@@ -54,6 +57,8 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
         kind, bounds = get_args(kind)
     if get_origin(kind) is Literal:
         check_choice(owner, name, value, get_args(kind))
+    elif bounds == "learned":
+        check_number(owner, name, value)
     elif isinstance(bounds, str):
         check_temperature(owner, value, name, many=bounds == "many")
     elif kind is bool:

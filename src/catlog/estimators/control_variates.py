@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Estimate, Estimator, Evaluator, Learner, Positive, Randomness
+from ..core import Estimate, Estimator, Evaluator, Learned, Learner, Positive, Randomness
 from ..core.categories import IMPOSSIBLE, gumbels_given_argmax
-from ..core.checks import call_network, check_temperature
+from ..core.checks import call_network
 from ..core.evaluator import NOT_DIFFERENTIABLE, derivatives
 from ..core.factors import Bits, RelaxableFactors
+from ..core.settings import Temperature
 from .score_function import leave_one_out
 
 __all__ = ["REBAR", "RELAX", "RODEO", "DoubleCV", "MuProp"]
@@ -112,17 +113,15 @@ class DoubleCV(Learner[RelaxableFactors]):
     tensor([1., 0.])
     """
 
+    samples: int = 2
+    _: KW_ONLY
+    alpha: Learned = 0.0
+
     differentiates_f = True
     many_outputs = False
     why_one_output = ONE_CONTROL
     least_samples = 2
     too_few = "One draw has no others to leave out: use MuProp."
-
-    def __init__(self, samples: int = 2, *, alpha: float = 0.0) -> None:
-        super().__init__()
-        self.check_settings({"samples": samples, "alpha": alpha})
-        self.samples = samples
-        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -178,27 +177,18 @@ class RODEO(Learner[Bits]):
     (True, True)
     """
 
+    samples: int = 2
+    _: KW_ONLY
+    alpha: Learned = 0.0
+    beta: Learned = 0.0
+    network: nn.Module | None = None
+
     differentiates_f = True
     many_outputs = False
     why_one_output = ONE_CONTROL
     instead = "DoubleCV (with one-hot points) or RLOO"
     least_samples = 2
     too_few = "One draw has no others to leave out: use MuProp."
-
-    def __init__(
-        self,
-        samples: int = 2,
-        *,
-        alpha: float = 0.0,
-        beta: float = 0.0,
-        network: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.check_settings({"samples": samples, "alpha": alpha, "beta": beta, "network": network})
-        self.samples = samples
-        self.network = network
-        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
-        self.beta = nn.Parameter(torch.tensor(float(beta)))
 
     def estimate(self, f: Evaluator, q: Bits, draw: Randomness) -> Estimate:
         x = draw.points(self.samples)
@@ -331,17 +321,18 @@ class REBAR(Learner[RelaxableFactors]):
     (True, True)
     """
 
+    samples: int = 1
+    _: KW_ONLY
+    eta: Learned = 1.0
+    temperature: Temperature = 0.5
+
     differentiates_f = True
     many_outputs = False
     why_one_output = ONE_CONTROL
 
-    def __init__(self, samples: int = 1, *, eta: float = 1.0, temperature: Positive = 0.5) -> None:
-        super().__init__()
-        self.check_settings({"samples": samples, "eta": eta, "temperature": temperature})
-        check_temperature("REBAR", temperature)
-        self.samples = samples
-        self.eta = nn.Parameter(torch.tensor(float(eta)))
-        self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.log_temperature = nn.Parameter(torch.tensor(log(self.temperature)))
 
     def estimate(self, f: Evaluator, q: RelaxableFactors, draw: Randomness) -> Estimate:
         draws = RelaxedDraws.of(f, q, draw, self.samples)
