@@ -59,6 +59,10 @@ class Prompted:
         self.prompts = prompts
         self.batch_shape = prompts.shape[:-1]
 
+    def read(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Any:
+        """Call the model."""
+        return self.model(tokens, positions, mask, cache)
+
     def check(self, eps: float) -> None:
         """Raise if the padding of the shortest prompt matters; ``eps`` is the rounding error."""
         mask = self.mask.reshape(-1, self.mask.shape[-1])
@@ -67,10 +71,10 @@ class Prompted:
         if bool(row.all()):
             return
         real = tokens[row[0]].unsqueeze(0)
-        alone = self.model(real, _positions(row[:, row[0]]), row[:, row[0]], None)[0][:, -1]
+        alone = self.read(real, _positions(row[:, row[0]]), row[:, row[0]], None)[0][:, -1]
         padding = (real[0, 0] + 1) % alone.shape[-1]  # not the first token
         tokens = torch.where(row, tokens, padding)
-        padded = self.model(tokens, _positions(row), row, None)[0][:, -1]
+        padded = self.read(tokens, _positions(row), row, None)[0][:, -1]
         difference = (padded.log_softmax(-1) - alone.log_softmax(-1)).abs().max()
         if difference > eps ** (1 / 2) * max(1.0, float(alone.log_softmax(-1).abs().max())):
             raise ValueError(
@@ -83,7 +87,7 @@ class Prompted:
     def start(self, lead: torch.Size) -> State:
         mask = self.mask.reshape(-1, self.mask.shape[-1])
         tokens = self.prompts.reshape(mask.shape)
-        logits, cache = self.model(tokens, _positions(mask), mask, None)
+        logits, cache = self.read(tokens, _positions(mask), mask, None)
 
         def for_all_rows(tensor: Tensor) -> Tensor:
             rest = tensor.shape[1:]
@@ -100,7 +104,7 @@ class Prompted:
         lead = previous.shape
         cache, mask = tree_map(lambda tensor: tensor.flatten(0, len(lead) - 1), state[1:])
         mask = torch.cat([mask, torch.ones_like(mask[:, :1])], -1)
-        logits, cache = self.model(previous.reshape(-1, 1), _positions(mask)[:, -1:], mask, cache)
+        logits, cache = self.read(previous.reshape(-1, 1), _positions(mask)[:, -1:], mask, cache)
         state = tree_map(lambda tensor: tensor.unflatten(0, lead), (logits[:, -1], cache, mask))
         return state[0], state
 
@@ -109,7 +113,7 @@ class Prompted:
         tokens = torch.cat([self.prompts.expand(*lead, p), x[..., :-1]], -1).flatten(0, -2)
         mask = self.mask.expand(*lead, p).flatten(0, -2)
         mask = torch.cat([mask, torch.ones_like(tokens[:, p:], dtype=torch.bool)], -1)
-        logits, _ = self.model(tokens, _positions(mask), mask, None)
+        logits, _ = self.read(tokens, _positions(mask), mask, None)
         return logits[:, -x.shape[-1] :].unflatten(0, lead)
 
 

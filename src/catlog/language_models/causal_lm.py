@@ -1,6 +1,5 @@
 """Language models of Hugging Face transformers as distributions of completions."""
 
-from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -101,30 +100,41 @@ class CausalLM(Autoregressive):
             dtype=torch.promote_types(weight.dtype, torch.float32),
             validate_args=validate_args,
         )
+        self.incremental = use_cache
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         self.network.check_deterministic()
         return super().sample(sample_shape)
 
 
-class Completions:
-    """The network of :class:`CausalLM`: all logits in one pass over whole texts.
+class Completions(Prompted):
+    """The network of :class:`CausalLM`, whose model is called as those of transformers are.
 
     With ``use_cache`` it draws token by token, with the model's cache.
     """
 
+    model: nn.Module
+
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor, use_cache: bool) -> None:
-        texts = Prompted(partial(call, model, prompts.shape[-1], False), prompts, mask)
-        self.model = model
-        self.batch_shape = texts.batch_shape
-        self.device = prompts.device
-        self.check = texts.check
-        self.all_logits = texts.all_logits
-        if use_cache:
-            tokens = Prompted(partial(call, model, prompts.shape[-1], True), prompts, mask)
-            self.context_in_state = True
-            self.start = tokens.start
-            self.step = tokens.step
+        super().__init__(model, prompts, mask)
+        self.use_cache = use_cache
+
+    def read(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None
+    ) -> tuple[Tensor, Cache]:
+        """Call the model with the prompts alone, with whole texts, or with new tokens and the cache
+        before. Logits inside the prompt are not computed if the model can omit them."""
+        length = self.prompts.shape[-1]
+        use_cache = self.use_cache and (cache is not None or tokens.shape[1] == length)
+        options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+        if "logits_to_keep" in signature(self.model.forward).parameters:
+            options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
+        if use_cache and cache is not None:
+            from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
+
+            options["past_key_values"] = DynamicCache(cache)
+        output = self.model(tokens, **options, use_cache=use_cache)
+        return widened(output.logits), keys_and_values(output) if use_cache else ()
 
     @torch.no_grad()
     def check_deterministic(self) -> None:
@@ -132,36 +142,12 @@ class Completions:
         if not self.model.training:
             return
         shape = (1, *self.batch_shape, 1)  # of a first token, which its logits do not depend on
-        token = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        token = torch.zeros(shape, dtype=torch.int64, device=self.prompts.device)
         first, again = self.all_logits(token), self.all_logits(token)
         atol = rounding({first.dtype}, first.device) ** 0.5
         if not torch.allclose(first, again, rtol=0, atol=atol):
             but = "two calls with the same prompts differ"
             raise refusal("CausalLM: `model`", "be deterministic", but, NOT_DETERMINISTIC)
-
-
-def call(
-    model: nn.Module,
-    length: int,
-    use_cache: bool,
-    tokens: Tensor,
-    positions: Tensor,
-    mask: Tensor,
-    cache: Any,
-) -> tuple[Tensor, Cache]:
-    """Call the model as ``Prompted`` does: with whole texts, or new tokens and the cache before.
-
-    Logits inside the prompt, of this length, are not computed if the model can omit them.
-    """
-    options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
-    if "logits_to_keep" in signature(model.forward).parameters:
-        options["logits_to_keep"] = max(1, tokens.shape[1] - length + 1)
-    if use_cache and cache is not None:
-        from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
-
-        options["past_key_values"] = DynamicCache(cache)
-    output = model(tokens, **options, use_cache=use_cache)
-    return widened(output.logits), keys_and_values(output) if use_cache else ()
 
 
 def keys_and_values(output: Any) -> Cache:
