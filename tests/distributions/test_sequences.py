@@ -278,8 +278,8 @@ STEPS, WHOLE = ("start", "step"), ("all_logits",)
 # The forms of the network; what check() says; what the first uses say, if they see it.
 MISTAKES = {
     "steps shifted": (STEPS + WHOLE, "step and all_logits .* disagree on var", "disagree on var"),
-    "a number in the state": (STEPS, "returned a int in it", None),
-    "layers first": (STEPS, r"lead = \(3, 2\), but a tensor .* begin with `lead`", None),
+    "a number in the state": (STEPS, "every part of what start .* int was given", None),
+    "layers first": (STEPS, r"begin with lead = \(3, 2\), but a tensor", None),
     "context outside": (STEPS, "context_in_state", None),
     "fixed length": (WHOLE, "With `end`, all_logits gets x without what follows", None),
     "one leading dimension": (WHOLE, r"(?s)a matrix.* failed for 4 variables.* = \(3, 2\)", None),
@@ -307,7 +307,7 @@ def test_the_mistake_of_a_network_is_named(mistake: str) -> None:
     form.context_in_state = network.context_in_state
     for seed in range(3):
         torch.manual_seed(seed)
-        with pytest.raises((ValueError, RuntimeError, AssertionError), match=message):
+        with pytest.raises((ValueError, TypeError, RuntimeError, AssertionError), match=message):
             Autoregressive(form, [K] * D, (2,), end=END).check()
     for use in USES.values() if at_use else ():
         Autoregressive._uses.clear()

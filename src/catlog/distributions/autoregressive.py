@@ -12,7 +12,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..core.checks import broadcasts, check_count, check_temperature, refusal
+from ..core.checks import (
+    broadcasts,
+    check_count,
+    check_temperature,
+    refusal,
+    shape_or_type,
+)
 from ..core.ordered import (
     CONTEXTS,
     Ordered,
@@ -97,10 +103,9 @@ class Autoregressive(Ordered):
     ) -> None:
         steps = hasattr(network, "start") and hasattr(network, "step")
         if not (callable(network) or hasattr(network, "all_logits") or steps):
-            raise TypeError(
-                "Autoregressive: `network` must be a function network(x, i), or have all_logits or "
-                f"start and step, but {type(network).__name__} was given."
-            )
+            claim = "be a function network(x, i), or have all_logits or start and step"
+            but = f"{type(network).__name__} was given"
+            raise refusal("Autoregressive: `network`", claim, but, kind=TypeError)
         cardinalities = as_cardinalities("Autoregressive", cardinalities)
         if end is not None:
             hint = f"Every variable must have it among its categories, {list(cardinalities)}."
@@ -299,12 +304,9 @@ class Autoregressive(Ordered):
         logits = self.ask("all_logits", x.shape[:-1], seen)
         expected = (*seen.shape, max(self.cardinalities))
         if logits.shape != expected:
-            raise ValueError(
-                f"q: all_logits must return shape {expected}, but it returned "
-                f"{tuple(logits.shape)}. The leading dimensions [rows, *batch] = "
-                f"{tuple(x.shape[:-1])} of its input must come first in its output."
-                + ("" if self.batch_shape else f" {CONTEXTS}")
-            )
+            claim, but = f"return shape {expected}", f"it returned {shape_or_type(logits)}"
+            remedy = f"The leading dimensions [rows, *batch] = {tuple(x.shape[:-1])} come first."
+            raise refusal("q: all_logits", claim, but, remedy)
         logits = self._scaled(logits)
         if has_ended is not None:
             assert self.end is not None

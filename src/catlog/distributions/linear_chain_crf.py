@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core.categories import as_logits
-from ..core.checks import check_is_tensor, check_together
+from ..core.checks import check_is_tensor, check_together, refusal
 from ..core.tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, LARGEST
 from .markov_chain import MarkovChain, check_tables, serves_every_step
@@ -54,10 +54,8 @@ class LinearChainCRF(MarkovChain):
         check_is_tensor("LinearChainCRF", "pairwise", pairwise, "[k, k]")
         check_together("LinearChainCRF", "pairwise", pairwise, "`unary`", unary.device)
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
-            raise ValueError(
-                "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "
-                f"1, but {tuple(unary.shape)} was given."
-            )
+            claim, but = "have shape [*batch, T, k], both at least 1", f"{tuple(unary.shape)}"
+            raise refusal("LinearChainCRF: `unary`", claim, f"{but} was given")
         length, k = unary.shape[-2:]
         batch = unary.shape[:-2]
         check_tables("LinearChainCRF", "pairwise", pairwise, unary.shape)
@@ -116,27 +114,23 @@ class LinearChainCRF(MarkovChain):
 
 def _check_parts(parts: Float[Tensor, "*batch T"], unary: Tensor, pairwise: Tensor) -> None:
     """Raise if weights are NaN or +inf, or so low that they forbid or drown all sequences."""
-    lowest = float(parts.amin())
+    subject, lowest = "LinearChainCRF: `unary` and `pairwise`", float(parts.amin())
     if lowest != lowest:  # NaN, also from +inf
         name = "unary" if bool((unary.isnan() | (unary == torch.inf)).any()) else "pairwise"
-        raise ValueError(
-            f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
-        )
+        raise refusal(f"LinearChainCRF: `{name}`", "be finite or -inf", "it has NaN or +inf")
     if lowest < IMPOSSIBLE / 2:
         bad = tuple((parts < IMPOSSIBLE / 2).any(-1).nonzero()[0].tolist())
-        place = f" at batch index {bad}" if bad else ""
-        raise ValueError(
-            "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
-            f"sequence has weight zero{place}. The evidence is impossible: look for a step "
-            "whose states are all -inf, or forbidden by all transitions."
+        but = "every sequence has weight zero" + (f" at batch index {bad}" if bad else "")
+        remedy = (
+            "The evidence is impossible: look for a step whose states are all -inf, or forbidden "
+            "by all transitions."
         )
+        raise refusal(subject, "allow a sequence of states", but, remedy)
     if lowest * torch.finfo(parts.dtype).eps < -LARGEST_ROUNDING:
-        raise ValueError(
-            "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states without a "
-            f"very low weight, but every sequence has one that is lower by {-lowest:.2g} than the "
-            f"best of its step, which drowns their differences in {parts.dtype}. Do masks "
-            "contradict each other?"
-        )
+        claim = "allow a sequence of states without a very low weight"
+        but = f"every one has one that is lower by {-lowest:.2g} than the best of its step"
+        remedy = f"It drowns differences in {parts.dtype}. Do masks contradict each other?"
+        raise refusal(subject, claim, but, remedy)
 
 
 def _levelled(weights: Tensor, dims: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..core.categories import as_logits, cdf_steps, inverse_cdf, softmax
-from ..core.checks import broadcasts, check_count, check_is_tensor, check_together
+from ..core.checks import broadcasts, check_count, check_is_tensor, check_together, refusal
 from ..core.ordered import Ordered, entropy_of
 from ..core.tracing import can_inspect
 
@@ -68,10 +68,8 @@ class MarkovChain(Ordered):
             or emission.shape[-2] != k
             or not broadcasts(emission.shape[:-2], batch)
         ):
-            raise ValueError(
-                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
-                f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
-            )
+            claim = f"have shape [*batch, {k}, o] to go with `initial` {tuple(initial.shape)}"
+            raise refusal("MarkovChain: `emission`", claim, f"{tuple(emission.shape)} was given")
         # Widened here, so that gradients add up in float32.
         self.initial = as_logits(initial)
         self.transition = as_logits(transition)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..core.categories import integers
+from ..core.checks import check_kind, refusal
 from ..core.ordered import Ordered
 
 if TYPE_CHECKING:
@@ -142,18 +143,13 @@ def _changes(
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
     """Raise if a tensor of the first state has other leading dimensions."""
     for tensor in tree_leaves(q.ask("start", lead, lead)):
-        if not isinstance(tensor, Tensor):
-            raise ValueError(
-                "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "
-                f"{type(tensor).__name__} in it. Rows of a state are copied and dropped, so every "
-                "part of it needs the leading dimensions; write a number as such a tensor."
-            )
+        remedy = "Rows of a state are copied: write a number as a tensor with leading dimensions."
+        check_kind("q: every part of what start returns", tensor, Tensor, "be a tensor", remedy)
         if tensor.shape[: len(lead)] != lead:
-            raise ValueError(
-                f"q: start(lead) was called with lead = {tuple(lead)}, but a tensor of the state "
-                f"has shape {tuple(tensor.shape)}. Every tensor of a state must begin with `lead`: "
-                "expand it, or move its other dimensions (layers, heads) behind."
-            )
+            claim = f"begin with lead = {tuple(lead)}"
+            remedy = "Expand it, or move its other dimensions (layers, heads) behind."
+            but = f"a tensor of the state has shape {tuple(tensor.shape)}"
+            raise refusal("q: the shape of every tensor of start(lead)", claim, but, remedy)
 
 
 def changed_later(
