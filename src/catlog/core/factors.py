@@ -109,6 +109,15 @@ class Factors:
     is_transformed: bool
     ordered: Ordered
 
+    def __init__(
+        self, batch_shape: Size, event_shape: Size, outputs: int = 0, validate: bool = True
+    ) -> None:
+        self.batch_shape = batch_shape + (1,) * outputs
+        self.event_shape = event_shape
+        self.outputs = outputs
+        self.validate = validate
+        self.is_transformed = is_transformed()
+
     @property
     def seen_batch(self) -> Size:
         """The batch shape as f sees it, without the output dimensions."""
@@ -232,12 +241,8 @@ class IndependentFactors(Factors):
         outputs: int = 0,
         validate: bool = True,
     ) -> None:
+        super().__init__(batch_shape, event_shape, outputs, validate)
         self.grad_mode = torch.is_grad_enabled()
-        self.outputs = outputs
-        self.batch_shape = batch_shape + (1,) * outputs
-        self.event_shape = event_shape
-        self.validate = validate
-        self.is_transformed = is_transformed()
         form = given_form(base)
         check_dense(f"q: the parameter of {type(base).__name__}", given_parameter(base))
         self.is_logits = form != "probs"
@@ -596,18 +601,14 @@ class DependentFactors(Factors):
     def __init__(self, q: Ordered, outputs: int = 0, validate: bool = True) -> None:
         self.ordered = Rearranged(q, 0, outputs) if outputs else q
         self.form = q.form or PointForm(Kind.INDEX, q.event_shape, torch.int64)
+        super().__init__(q.batch_shape, self.form.event_shape, outputs, validate)
         self.one_hot = self.form.kind == Kind.ONE_HOT
-        self.outputs = outputs
-        self.batch_shape = self.ordered.batch_shape
-        self.event_shape = self.form.event_shape
         self.cardinalities = q.cardinalities
         self.d = len(q.cardinalities)
         self.k = max(q.cardinalities)
         self.dtype = self.form.dtype
         self.real = torch.promote_types(q.real, torch.float32)
         self.device = q.device
-        self.validate = validate
-        self.is_transformed = is_transformed()
         self.q = q
 
     def draw(self, u: Float[Tensor, "n *batch d"]) -> Tensor:

@@ -30,7 +30,7 @@ from ..core.checks import (
     refusal,
 )
 from ..core.factors import READERS, Factors, given_form
-from ..core.tracing import can_inspect, is_transformed
+from ..core.tracing import can_inspect
 from ..core.view import view
 
 MOST_CATEGORIES = 2**16
@@ -64,6 +64,7 @@ class Counts(Factors):
         outputs: int = 0,
         validate: bool = True,
     ) -> None:
+        super().__init__(batch_shape, event_shape, outputs, validate)
         name, total = type(base).__name__, getattr(base, "total_count", 0)
         if isinstance(total, Tensor) and total.requires_grad:
             raise ValueError(
@@ -80,11 +81,6 @@ class Counts(Factors):
                     f"q: {name} must have finite counts, but a probability is {self.endless:g}, "
                     "perhaps by rounding. Keep its logits moderate."
                 )
-        self.outputs = outputs
-        self.batch_shape = batch_shape + (1,) * outputs
-        self.event_shape = event_shape
-        self.validate = validate
-        self.is_transformed = is_transformed()
         self.d = prod(event_shape)
         self.dtype = given.dtype
         self.device = given.device
