@@ -282,6 +282,25 @@ def test_the_second_softmax_makes_hard_programs_hard_again() -> None:
         assert accuracy["IndeCateR", True] < 0.8 < 0.94 < accuracy["RLOO", False]
 
 
+def test_lost_programs_are_fitted_to_their_examples() -> None:
+    rows = programs.last_rows(read("programs/programs"))
+    for name in ("IndeCateR", "RLOO"):
+        lost = programs.lost(rows, name)
+        assert lost == ["less-than", "not-3-or-4"]
+        runs = [row for program in lost for row in programs.runs_of(rows, program, name)]
+        assert max(row["train"] for row in runs) < 0.02
+
+
+def test_how_the_deeper_network_reads_long_numbers() -> None:
+    """After 20 epochs every digit plus 5; a run has 50 test sums, of which 0.4 are right."""
+    rows = selected(read("programs/programs"), network="deep", digits=100, estimator="IndeCateR")
+    early = [row for row in selected(rows, shift=0) if row["epoch"] == 20]
+    assert len(early) == 3
+    assert max(row["digit_accuracy"] for row in early) < 0.02
+    assert min(row["result_accuracy"] for row in early) > 0.3
+    assert round(100 * (0.4 * 0.6 / 50) ** 0.5) == 7
+
+
 # race.md and README.md
 
 
@@ -304,6 +323,13 @@ def test_who_is_first_in_the_races() -> None:
     assert seconds["RLOO(2)"]["attention"] == pytest.approx(
         seconds["ReinMax(1)"]["attention"], rel=0.02
     )
+
+
+def test_unbiased_estimators_on_binary_fashion_differ_less_than_models() -> None:
+    run = race.on_protocol("bernoulli", "fashion-mnist", "DoubleCV")
+    models = race.bounds(run[max(run)])
+    leads = [race.lead("bernoulli", "fashion-mnist", name) for name in ("DoubleCV", "RODEO")]
+    assert max(map(abs, leads)) < max(models) - min(models)
 
 
 def test_who_has_the_lowest_bounds_on_categorical_autoencoders() -> None:

@@ -26,8 +26,7 @@ def values() -> dict[str, object]:
     judged = judge(load())
     outcomes = Counter(verdict.outcome for _, verdict in judged)
     return {
-        "count": f"{outcomes['holds']} hold, {outcomes['does not hold']} do not, and "
-        f"{outcomes['not testable']} could not be tested",
+        "count": f"{outcomes['holds']} hold and {outcomes['does not hold']} do not",
         "verdicts": "\n".join(f"- *{verdict.outcome}*: {claim.says}" for claim, verdict in judged),
     }
 

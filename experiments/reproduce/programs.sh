@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
-SECTIONS=${SECTIONS:-numbers-4 numbers-15 numbers-100 numbers-200 sums mnist-r sum-64}
+SECTIONS=${SECTIONS:-numbers-4 numbers-15 numbers-100 numbers-200 numbers-deep sums mnist-r sum-64}
 MORE=("$@")
 
 sweep() {
@@ -19,7 +19,7 @@ sweep() {
 # as many evaluations (the draws with all neighbours, and 500 for the values), per digit and for the
 # whole sum.
 numbers() { # numbers N batch epochs draws learning-rate [settings of all methods]
-  local settings=(--program numbers --network conv --digits "$1" --batch "$2" --epochs "$3"
+  local settings=(--program numbers --network "${NETWORK:-conv}" --digits "$1" --batch "$2" --epochs "$3"
     --learning-rate "$5" "${@:6}")
   local evaluations=$(($4 * (1 + 9 * 2 * $1) + 500))
   sweep "${settings[@]}" \
@@ -37,6 +37,12 @@ numbers-100() {
   SEEDS=30,31,32 numbers 100 1 80 50 3e-4 --restart 20 --shift 2
 }
 numbers-200() { numbers 200 1 80 20 1e-3; }
+# A deeper network, with all images as published, and shifted.
+numbers-deep() {
+  NETWORK=deep SEEDS=40,41,42 numbers 100 2 60 20 1e-3 --restart 20
+  NETWORK=deep SEEDS=40,41,42 numbers 100 2 60 20 1e-3 --restart 20 --shift 2
+  NETWORK=deep SEEDS=40,41,42 numbers 200 1 60 20 1e-3 --restart 20
+}
 
 # The sum of M digits with 10 M and 100 M evaluations.
 sums() {
