@@ -53,8 +53,6 @@ class Subset(Ordered):
     tensor([0, 2, 5])
     """
 
-    incremental = True
-
     def __init__(
         self,
         logits: Float[Tensor, "*#batch d"],
@@ -109,14 +107,6 @@ class Subset(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         remaining = self.to_choose - x[..., :block].sum(-1)
         return self._logits_given(remaining.unsqueeze(-1), slice(block, block + 1))
-
-    def start(self, lead: torch.Size) -> Tensor:
-        return self.to_choose.expand(lead)
-
-    def step(self, state: Tensor, block: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        remaining = state if previous is None else state - previous
-        logits = self._logits_given(remaining.unsqueeze(-1), slice(block, block + 1))
-        return logits.squeeze(-2), remaining
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         before = x.cumsum(-1) - x
