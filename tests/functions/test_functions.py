@@ -19,7 +19,7 @@ from catlog.functions import BernoulliCrossEntropy as CrossEntropy
 from catlog.functions import FirstLayerLinear as Network
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
-from support.laws import bits
+from support.laws import bits, integers
 from support.operations import Operations
 from support.own_tables import (
     CASES,
@@ -144,6 +144,14 @@ def test_relaxed_points_have_a_gradient(name, kind):
     logits = normals(4, 4, 3).requires_grad_()
     GumbelSoftmax(samples=2)(f, LAWS[kind](logits), generator=seeded()).sum().backward()
     assert bool(logits.grad.any(-1).all())
+
+
+def test_a_table_may_hold_anything_at_impossible_categories():
+    logits = torch.tensor([[0.3, -0.2, -torch.inf]], requires_grad=True)
+    f, table = Additive(torch.tensor([[1.0, 2.0, 0.0]])), torch.tensor([[[1.0, 2.0, torch.nan]]])
+    f.neighbours = lambda x: table.expand(len(x), 1, 3)
+    estimates = (IndeCateR(2)(g, integers(logits)) for g in (f, by_calls(f)))
+    assert_same(*estimates, logits)
 
 
 def test_values_follow_their_definition():
