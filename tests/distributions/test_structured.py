@@ -6,7 +6,6 @@ by enumeration.
 
 import tracemalloc
 from collections.abc import Callable
-from copy import deepcopy
 from itertools import product
 
 import pytest
@@ -29,8 +28,7 @@ from catlog.distributions import (
 )
 from catlog.estimators import BBVI, RAM
 from catlog.testing.cases import normals, seeded
-from catlog.testing.settings import estimators
-from support.gradients import assert_same, with_gradients
+from support.gradients import assert_same
 from support.structured_cases import ALL_CASES, choices, close, known_nodes
 
 
@@ -230,57 +228,3 @@ def test_devices_by_name_or_without_data_and_cardinalities_from_an_iterator() ->
     meta = PlackettLuce(zeros(3, device="meta"), 2)  # has shapes only; no value is looked at
     assert meta.entropy().shape == ()
     assert meta.log_prob(meta.sample((5,))).shape == (5,)
-
-
-# Two variables with the same five logits each; a network multiplies them by 1 or 2.
-NARROW_LAWS: dict[str, Callable[[Tensor], Ordered]] = {
-    "MarkovChain": lambda t: MarkovChain(t[0], t[1].expand(5, 5), length=2),
-    "BayesianNetwork": lambda t: BayesianNetwork(
-        {"a": Node([], t[0]), "b": Node(["a"], t[1].expand(5, 5))}
-    ),
-    "Autoregressive": lambda t: Autoregressive(
-        lambda x, i: t[i] * (1 + i * (x[..., :1] % 2)), [5, 5], dtype=t.dtype
-    ),
-}
-NARROW = [
-    *(E for E in estimators() if "structured" in E.values[0].supports),
-    pytest.param(catlog.SCateR(2, suffix="common"), id="SCateR common"),
-    pytest.param(catlog.SCateR(2, suffix="gumbel"), id="SCateR gumbel"),
-    pytest.param(catlog.SCateR(2, categories=1), id="SCateR categories"),
-    pytest.param(catlog.SCateR(2, variables=1, suffix="common"), id="SCateR variables common"),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("E", NARROW)
-def test_narrow_types_give_what_float32_gives(
-    E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same draws, value and gradient, up to that dtype's rounding."""
-    made: set[torch.dtype] = set()
-    rand = torch.rand
-
-    def spy(*arguments: object, **options: object) -> Tensor:
-        uniforms = rand(*arguments, **options)
-        made.add(uniforms.dtype)
-        return uniforms
-
-    monkeypatch.setattr(torch, "rand", spy)
-    weights, theta = torch.tensor([1.0, 3.0]), normals(2, 5).to(dtype)
-    for name, make in NARROW_LAWS.items():
-        results = []
-        for leaf in (theta.clone().requires_grad_(), theta.float().requires_grad_()):
-            E_now, q = deepcopy(E), make(leaf)
-            value = E_now(lambda x: (x * weights).sum(-1).sin(), q, generator=seeded())
-            results.append(with_gradients(value, leaf))
-            q.sample()
-        (value, gradient), (wide, wanted) = results
-        assert value.dtype == torch.float32
-        # A network's own arithmetic is in the narrow type; tables are not.
-        is_network = name == "Autoregressive"
-        rounding = (4 if is_network else 1) * torch.finfo(dtype).eps
-        of_value = rounding if is_network else 1e-6
-        assert_close(value, wide, rtol=of_value, atol=of_value)
-        atol = rounding * wanted.abs().max().item() + 1e-7
-        assert_close(gradient.float(), wanted, rtol=rounding, atol=atol)
-    assert made <= {torch.float32}

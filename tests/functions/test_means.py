@@ -26,19 +26,6 @@ def test_six_digits_by_fft_against_all_million_points(monkeypatch):
     assert_same(mean, expected, logits, rtol=0, atol=1e-12)
 
 
-class Bits(nn.Module):
-    def forward(self, x):
-        raise AssertionError("f was evaluated")
-
-    def expectation(self, q):
-        return q.base_dist.probs
-
-
-def test_f_is_not_called():
-    q = bits(normals(3, 5))
-    assert_close(Exact()(Bits(), q, outputs=1), Exact()(lambda x: x, q, outputs=1))
-
-
 def test_rare_events_are_relatively_accurate():
     """P(all of 1,000 digits are 9) is a product, far below the rounding error of an FFT."""
     logits = (0.1 * normals(1000, 10)).requires_grad_()

@@ -94,6 +94,12 @@ def thawed(model: Model, optimiser: torch.optim.Optimizer, i: int) -> None:
         model.encoder[3].requires_grad_(i != CHANGE_AT)
 
 
+def turned(optimiser: torch.optim.Optimizer, *_: object) -> None:
+    for parameter in optimiser.param_groups[0]["params"]:
+        if parameter.grad is not None:
+            parameter.grad.neg_()
+
+
 CHANGES: dict[str, Change] = {
     "nothing": lambda *_: None,
     "loaded state": once(loaded),
@@ -122,6 +128,9 @@ CHANGES: dict[str, Change] = {
         )
     ),
     "eval": once(lambda model, _: model.eval()),
+    "a hook from the first step on": lambda _, optimiser, i: (
+        optimiser.register_step_pre_hook(turned) and None if i == 0 else None
+    ),
     "zeroed outside": lambda model, optimiser, i: optimiser.zero_grad(),
     "weights loaded": once(lambda model, _: model.load_state_dict(Model("cpu").state_dict())),
 }

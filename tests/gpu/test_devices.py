@@ -320,57 +320,6 @@ def test_a_training_step(E: catlog.Estimator, name: str, compile: bool) -> None:
     assert bool(theta.isfinite().all())
 
 
-EQUAL = [  # with a tiny learning rate, all replays are at the same parameters
-    (
-        IndeCateR(2),
-        "decoder",
-        0.01,
-        ["captured", "compiled, captured", "hooked, compiled, captured"],
-    ),
-    *(
-        (CritiCateR(draws), name, 1e-12, ["captured", "compiled, captured"])
-        for draws, name in ((16, "bits"), (8, "wide"), (16, "chain of three states"))
-    ),
-]
-
-
-@needs_gpu
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore")  # Inductor's own, and TensorFloat32
-@pytest.mark.parametrize(
-    ("E", "name", "rate", "mode"), [(*row[:3], mode) for row in EQUAL for mode in row[3]]
-)
-def test_a_captured_step_equals_an_eager_one(
-    E: catlog.Estimator, name: str, rate: float, mode: str
-) -> None:
-    """On the same draws, from the first call on, by both of CritiCateR's regressions."""
-    example = EXAMPLES[name]
-    start = example.theta.to(DEVICE)
-    x = example.distribution(start).sample((E.samples,))
-    scale, results = torch.ones(len(start), dtype=torch.float64, device=DEVICE), []
-    for is_captured in (False, True):
-        theta = nn.Parameter(start.clone())
-        optimiser = torch.optim.Adam([theta], rate, capturable=is_captured)
-
-        def turned(*_: Any, theta: Tensor = theta) -> None:
-            theta.grad.mul_(-1)
-
-        if "hooked" in mode:
-            optimiser.register_step_pre_hook(turned)
-
-        def loss(scale: Tensor, theta: Tensor = theta) -> Tensor:
-            q = example.unchecked(theta)
-            return scale * E(example.function(q, theta), q, x=x)
-
-        step = catlog.compiled_step(loss, optimiser, compile=is_captured and "compiled" in mode)
-        for _ in range(5):
-            step(scale)
-        assert ("capturable=True" in step.why) == (not is_captured)
-        assert step.mode == (mode.removeprefix("hooked, ") if is_captured else "eager")
-        results.append([theta.detach(), theta.grad])
-    torch.testing.assert_close(*results, rtol=0, atol=1e-10 if rate < 1e-10 else 1e-5)
-
-
 @needs_gpu
 def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
     """nccl with one rank: the mean is the gradient, and the message is part of the graph."""
