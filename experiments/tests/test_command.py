@@ -95,31 +95,10 @@ def test_ctrl_c_says_how_to_continue(
 # --- settings
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("run addition --clip -1", "--clip must be above 0, but -1.0 was given"),
-        ("run dvae --learning-rate inf", "--learning-rate must be above 0, but inf was given"),
-        ("run addition --seed -1", "--seed must be at least 0, but -1 was given"),
-        ("run dvae --protocol paper --models 2", "--models must be 1 with --protocol paper"),
-        ("run dvae --protocol gaussian --categories 3", "--categories must be 2"),
-        ("run gradients --estimator Nonsense", "'Nonsense' is not known. Use one of ARM"),
-        ("run gradients --estimator RLO", "Did you mean RLOO?"),
-        ("run gradients --options draws", "must have the form name=value"),
-        (
-            "run gradients --estimator RLOO --options smpling=a",
-            "RLOO: the arguments are samples, but `smpling`",
-        ),
-        ("run addition --estimator GumbelSoftmax", "those of addition are index here"),
-        ("run gradients --estimator ARM", "ARM is for variables of the kinds bits"),
-        ("run gradients --estimator VIMCO", "bounds a likelihood"),
-        ("run gradients --device cuda", "torch sees no GPU here"),
-        ("sweep dvae --grid estimator=RLOO,RLOOO", "--estimator: 'RLOOO'"),
-        ("sweep dvae --grid seed=0 --grid seed=1", "each given once"),
-        ("sweep dvae --grid data=letters", "--data"),
-        ("export nowhere", "nowhere is neither a folder of runs nor a CSV file"),
-    ],
-)
+WRONG = Path(__file__).with_name("wrong_commands.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("command", "message"), re.findall(r"^(\w.*)\n    (.+)$", WRONG, re.M))
 def test_errors_are_one_line_that_names_the_flag(
     command: str, message: str, capsys: Capture
 ) -> None:

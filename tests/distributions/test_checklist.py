@@ -269,7 +269,9 @@ def test_narrow_types_compute_in_float32(name: str, dtype: torch.dtype) -> None:
     above, width = (table.gather(-1, place).squeeze(-1) for table in (probs.cumsum(-1), probs))
     assert ((u > above - width - 1e-6) & (u < above + 1e-6)).all()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for q in (wide, law_of(case, theta).ordered):
+        for law in (law_of(case, theta.float()), law_of(case, theta)):
+            q = law.ordered
+            assert law.real == torch.float32  # of uniforms
             got = q.entropy(), q.marginals(), q.log_prob(x), q.from_uniforms(u)
             assert all(map(torch.equal, got, wanted))
 

@@ -1,4 +1,4 @@
-"""`CausalLM`: against brute force on models with 4 tokens, and its errors.
+"""`CausalLM`: against brute force on models with 4 tokens.
 
 The models of transformers are made from small configurations, without a download.
 """
@@ -183,29 +183,3 @@ def test_caches_that_do_not_grow_by_a_token(name: str) -> None:
         total = q.log_prob(POINTS).exp().sum(0)
     assert_close(total, torch.ones_like(total), rtol=0, atol=1e-5)
     assert q.sample((5,)).shape == (5, 2, LENGTH)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments"),
-    [
-        (TypeError, r"`model`.*AutoModelForCausalLM", {"model": "gpt2"}),
-        (ValueError, r"`model`.*encoder.*Autoregressive", {"model": Bigrams(is_encoder_decoder=1)}),
-        (ValueError, r"`model`.*vocab_size.*Prompted", {"model": nn.Linear(2, 2)}),
-        (ValueError, r"`prompt_ids`.*padding_side = 'left'", {"attention_mask": MASK.flip(-1)}),
-        (ValueError, r"`prompt_ids`.* from 0 to 3, but .* from -1 to", {"prompt_ids": PROMPTS - 1}),
-        (ValueError, r"`prompt_ids`.* from 0 to 3, but .* to 4\.", {"prompt_ids": PROMPTS + 1}),
-        (ValueError, r"`max_new_tokens`.*at least 1", {"max_new_tokens": 0}),
-        (ValueError, r"`eos_token_id`.*between 0 and 3.*end tokens", {"eos_token_id": 50256}),
-        (TypeError, r"`eos_token_id`.*\[1, 2\].*one of the model's", {"eos_token_id": [1, 2]}),
-    ],
-)
-def test_errors_name_the_way_out(
-    error: type[Exception], message: str, arguments: dict[str, Any]
-) -> None:
-    usual: dict[str, Any] = {
-        "model": Bigrams(), "prompt_ids": PROMPTS, "attention_mask": MASK, "max_new_tokens": LENGTH,
-        "eos_token_id": END,
-    }  # fmt: skip
-    usual |= {"attention_mask": None} if "prompt_ids" in arguments else {}
-    with pytest.raises(error, match=rf"CausalLM: {message}"):
-        CausalLM(**(usual | arguments))

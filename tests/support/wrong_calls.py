@@ -1,6 +1,7 @@
 """Networks, distributions and tensors that contract/wrong_calls.txt names."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn, zeros
@@ -19,7 +20,7 @@ from support.laws import bits
 INF, NAN = torch.inf, torch.tensor([0.0, torch.nan, 1.0])
 CONTRADICTION = torch.tensor([[0.0, -INF], [-INF, 0.0]])
 ONE_HALF, YES, ONE_YES = torch.tensor([0.5]), zeros(3) == 0, torch.tensor([True, False, False])
-TWO = torch.tensor([1, 2])
+TWO, TOKENS = torch.tensor([1, 2]), torch.tensor([[0, 0, 1], [3, 1, 0]])
 REWARDS, MASK = torch.tensor([1.0, 0.0, 2.0, 1.0]), torch.ones(4, 3)
 
 
@@ -48,6 +49,13 @@ class Steps:
 class Whole(nn.Module):
     def all_logits(self, x: Tensor) -> Tensor:
         return zeros(*x.shape, 2)
+
+
+def causal(**config: object) -> nn.Module:
+    """Return what CausalLM takes for a language model of four tokens."""
+    model = nn.Linear(2, 2)
+    model.config = SimpleNamespace(vocab_size=4, **config)
+    return model
 
 
 def node(parents: object, logits: object, **options: object) -> BayesianNetwork:
