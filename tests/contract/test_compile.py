@@ -13,6 +13,7 @@ from torch.distributions import Independent, Poisson
 from torch.testing import assert_close
 
 import catlog
+from catlog import compiled
 from catlog.distributions import Autoregressive, BayesianNetwork, Node
 from catlog.estimators import ESTIMATORS, CountDifferences
 from catlog.functions import DigitsOfSum, FirstLayerLinear, OfSum
@@ -167,6 +168,13 @@ def test_compiled_step_on_a_cpu() -> None:
     assert optimiser.param_groups[0]["lr"] == pytest.approx(0.5 * 0.99**50)
     assert step.mode == "eager"
     assert "GPU" in step.why
+
+
+def test_an_update_with_hooks_is_not_compiled() -> None:
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
+    assert compiled._can_compile(optimiser)
+    optimiser.register_step_pre_hook(lambda *_: None)
+    assert not compiled._can_compile(optimiser)
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:

@@ -258,7 +258,9 @@ TABLES = [
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_narrow_types_compute_in_float32(name: str, dtype: torch.dtype) -> None:
+def test_narrow_types_compute_in_float32(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also under autocast, whose matrix products in bfloat16 die on some CPUs."""
     case, theta = ALL_CASES[name], ALL_CASES[name].theta.to(dtype)
     wide = law_of(case, theta.float()).ordered
@@ -274,6 +276,10 @@ def test_narrow_types_compute_in_float32(name: str, dtype: torch.dtype) -> None:
             assert law.real == torch.float32  # of uniforms
             got = q.entropy(), q.marginals(), q.log_prob(x), q.from_uniforms(u)
             assert all(map(torch.equal, got, wanted))
+    made, rand = set(), torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *a, **b: (made.add(b["dtype"]), rand(*a, **b))[1])
+    law.ordered.sample((2,))
+    assert made <= {torch.float32}
 
 
 MAPPED = ("chain", "network with a block", "crf", "subset", "ranking", "sequence that ends, step")

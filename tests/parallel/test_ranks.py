@@ -203,16 +203,7 @@ def steps(group: Any) -> Tensor:
     return flat(model.parameters())
 
 
-def by_ddp() -> dict[str, Any]:
-    """Each rank has half of the images."""
-    model, images, x = autoencoder()
-    half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-    parallel = DistributedDataParallel(model)  # keeps its hooks alive
-    parallel(images[half], x[:, half]).mean().backward()
-    return {"by ddp": flat(p.grad for p in model.parameters())}
-
-
-PARTS = [estimates, failures, inside_ddp, by_ddp]
+PARTS = [estimates, failures, inside_ddp]
 
 
 def work(rank: int, folder: str) -> None:
@@ -270,7 +261,6 @@ def gradient() -> Tensor:
 
 WHOLE: dict[str, Callable[[], Tensor]] = {
     "inside ddp": gradient,  # all ranks see all images and divide the rows of f
-    "by ddp": gradient,  # each rank has half of the images
     "steps": partial(steps, None),
     "steps alone": partial(steps, None),  # a group of one rank
 }
