@@ -15,24 +15,19 @@ from torch.distributions import (
     Distribution,
     Independent,
     MixtureSameFamily,
-    Multinomial,
 )
 
 import catlog
 from catlog.core.factors import IndependentFactors
-from catlog.core.randomness import Randomness
 from catlog.core.view import CONVERSIONS, view
 from catlog.distributions import (
     Categoricals,
-    MarkovChain,
     MixtureOfProducts,
-    Subset,
     component_first,
     register_distribution,
 )
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
-from support.operations import Operations
 from support.structured_cases import STRUCTURED_CASES, close, every
 
 bits = STRUCTURED_CASES["mixture of bits"].distribution
@@ -182,31 +177,6 @@ def test_bad_conversions(message: str, convert: Any) -> None:
     register_distribution(Coin, convert)
     with pytest.raises((TypeError, ValueError), match=message):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
-
-
-def test_draws_of_a_multinomial_take_time_in_proportion_to_its_categories() -> None:
-    """A count needs the logits of that count alone."""
-    q = view(Multinomial(5, logits=normals(100)))
-    with Operations() as operations:
-        Randomness(q).points(2)
-    # Per count about 30 operations on 2 draws with 6 logits; all logits have 1200.
-    assert operations.numbers < 100 * 30 * 12 * 3
-
-
-@pytest.mark.parametrize("name", ["chain", "subset"])
-def test_draws_of_copies_take_the_operations_of_one(name: str) -> None:
-    copies = {
-        "chain": lambda n: MarkovChain(normals(n, 2), normals(2, 2), length=10),
-        "subset": lambda n: Subset(normals(n, 10), 3),
-    }[name]
-    counts = set()
-    for n in (1, 50):
-        law = view(Independent(copies(n), 1))
-        with Operations() as operations:
-            x = Randomness(law).points(4)
-            law.log_prob(law.index(x))
-        counts.add(operations.count)
-    assert len(counts) == 1
 
 
 @pytest.mark.parametrize("size", [1e9, -1e9, 1e30, torch.finfo(torch.float32).max])

@@ -11,10 +11,12 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor, zeros
-from torch.distributions import Distribution, Multinomial
+from torch.distributions import Distribution, Independent, Multinomial
 from torch.testing import assert_close
 
 import catlog
+from catlog.core.randomness import Randomness
+from catlog.core.view import view
 from catlog.distributions import (
     Autoregressive,
     BayesianNetwork,
@@ -29,6 +31,7 @@ from catlog.distributions import (
 from catlog.estimators import BBVI, RAM
 from catlog.testing.cases import normals, seeded
 from support.gradients import assert_same
+from support.operations import Operations
 from support.structured_cases import ALL_CASES, choices, close, known_nodes
 
 
@@ -111,6 +114,30 @@ def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**22
+
+
+# What is drawn and scored, and the most operations, and numbers that they return.
+DRAWN: dict[str, tuple[Distribution, int, int]] = {
+    # Per count 50 operations on 2 draws with 6 logits; all logits would be 1200.
+    "a count needs its own logits alone": (Multinomial(5, logits=normals(100)), 10_000, 120_000),
+    "fifty chains take as many as one": (
+        Independent(MarkovChain(normals(50, 2), normals(2, 2), length=10), 1), 150, 10**6
+    ),
+    "fifty subsets take as many as one": (
+        Independent(Subset(normals(50, 10), 3), 1), 250, 10**6
+    ),
+    "a ranking needs no table": (PlackettLuce(normals(50)), 250, 20_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_draws_take_few_operations(name: str) -> None:
+    q, most, numbers = DRAWN[name]
+    with Operations() as operations:
+        law = view(q)
+        law.log_prob(law.index(Randomness(law).points(2)))
+    assert operations.count <= most
+    assert operations.numbers <= numbers
 
 
 # Draws that are scored in the pass that makes them

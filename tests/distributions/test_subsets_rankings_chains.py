@@ -47,15 +47,6 @@ def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> Non
     assert len(x.flatten(0, -2).unique(dim=0)) == 12
 
 
-def test_long_rankings_need_no_table() -> None:
-    """The conditionals of one ranking of d items are d^2 numbers."""
-    q = PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
-    x = q.sample((20,))
-    with Operations() as operations:
-        q.log_prob(x).sum().backward()
-    assert operations.largest <= 20 * 51
-
-
 def test_a_point_with_other_numbers_than_bits_is_impossible() -> None:
     q = Subset(zeros(3), 2, validate_args=False)
     assert q.log_prob(torch.tensor([[2, 0, 0], [3, -1, 0]])).tolist() == [NO] * 2

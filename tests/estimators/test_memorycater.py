@@ -1,4 +1,4 @@
-"""MemoryCateR: without variance where it remembers all points; a critic and a memory for each f.
+"""MemoryCateR: without variance where it remembers all points; which points it forgets.
 
 The battery judges whether it is unbiased while it learns; what it learns: tests/frozen.
 """
@@ -8,7 +8,6 @@ from torch import Tensor
 
 import catlog
 from catlog.estimators import MemoryCateR
-from catlog.testing.cases import seeded
 from support.gradients import assert_same
 from support.laws import bits, integers
 
@@ -28,24 +27,6 @@ def test_no_variance_where_all_points_are_remembered() -> None:
     leaf = logits.expand(50, 4).clone().requires_grad_()
     value, exact = E.eval()(f, bits(leaf)), catlog.Exact()(f, bits(leaf))
     assert_same(value, exact, leaf, rtol=0, atol=1e-3)
-
-
-def test_one_critic_per_batch_element() -> None:
-    logits = torch.zeros(2, 3, dtype=torch.float64)
-    scale = torch.tensor([1.0, -5.0], dtype=torch.float64)
-
-    def f(x: Tensor) -> Tensor:
-        return x.sum(-1).exp() * scale
-
-    def trained_variance(critics: int) -> Tensor:
-        E, generator = MemoryCateR(30, size=8, critics=critics), seeded()
-        for _ in range(40):
-            E(f, bits(logits), generator=generator)
-        leaf = logits.expand(50, 2, 3).clone().requires_grad_()
-        value = E.eval()(f, bits(leaf), generator=generator)
-        return torch.autograd.grad(value.sum(), leaf)[0].var(0).sum()
-
-    assert trained_variance(2) < 1e-4 * trained_variance(1)
 
 
 def test_the_least_recent_point_is_forgotten() -> None:
