@@ -261,8 +261,8 @@ def test_transformations_give_the_same_numbers(E: Estimator) -> None:
         tangent = jax.jvp(g, (q,), (jax.tree.map(jnp.ones_like, q),))[1]
         return plain, tangent, [jax.value_and_grad(h)(q) for h in transformed]
 
-    plain, tangent, others = together(E, q)
-    for other in others:
-        close(other, plain)
+    plain, tangent, results = together(E, q)
+    for result in results:
+        close(result, plain)
     close(tangent, sum(t.sum() for t in jax.tree.leaves(plain[1])))
     close(jax.grad(g)(q), plain[1])

@@ -156,10 +156,10 @@ class Estimator(Generic[Q]):
         q = self.view(q)
         size = len(jax.tree.leaves((q, data))[0])
 
-        def one(key: Array, q: Factors, datum: Any) -> Array:
+        def of_row(key: Array, q: Factors, datum: Any) -> Array:
             return self(key, lambda x: f(x, *datum), q, batch=size, **options)
 
-        return jax.vmap(one)(jax.random.split(key, size), q, data)
+        return jax.vmap(of_row)(jax.random.split(key, size), q, data)
 
     def evaluations(self, q: Any) -> int:
         """Return how often a call evaluates f, by counting while one is traced."""

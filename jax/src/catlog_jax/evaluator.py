@@ -53,7 +53,7 @@ class Evaluator:
             name = type(self.f).__name__
             raise TypeError(f"f must be a function of one point, but {name} was given.")
 
-    def one(self, x: Array) -> Array:
+    def value_at(self, x: Array) -> Array:
         """Return f at one point, checked while it is traced."""
         fx = jnp.asarray(self.f(x))
         if fx.ndim and not self.outputs:
@@ -66,7 +66,7 @@ class Evaluator:
 
     def __call__(self, x: Array) -> Array:
         """Return f at points ``[n, *event]``: ``[n, *out]``."""
-        return self.map(self.one, x)
+        return self.map(self.value_at, x)
 
     def map(self, function: Callable[..., Any], *rows: Array) -> Any:
         """Return a function of one row that calls f once, mapped over rows, a chunk at a time."""
@@ -94,7 +94,7 @@ class Evaluator:
 
         A stopped gradient of the *result* would still carry tangents through f and its chunks.
         """
-        closed, values = jax.closure_convert(self.one, self.q.like)
+        closed, values = jax.closure_convert(self.value_at, self.q.like)
         values = [stop_gradient(value) for value in values]
         return lambda x: closed(x, *values)
 
@@ -165,8 +165,8 @@ class Evaluator:
         category = (drawn + jnp.arange(1, k)) % k
         possible = jnp.broadcast_to(possible, (n, d, k))[row, variables[..., None], category]
         seen = jnp.where(possible, category, drawn)
-        each = jnp.broadcast_arrays(row, variables[..., None], seen)
-        values = self.map(changed, *(part.ravel() for part in each))
+        changes = jnp.broadcast_arrays(row, variables[..., None], seen)
+        values = self.map(changed, *(part.ravel() for part in changes))
         values = values.reshape(seen.shape + values.shape[1:]) - stop_gradient(fx)[:, None, None]
         values = jnp.where(expand(possible, values), values, 0.0)
         values = jnp.concatenate([values, jnp.zeros_like(values[:, :, :1])], 2)

@@ -116,8 +116,8 @@ class Factors:
     @property
     def like(self) -> jax.ShapeDtypeStruct:
         """The shape and dtype of one point."""
-        one = jax.eval_shape(self.point, jax.ShapeDtypeStruct((1, self.d), jnp.int32))
-        return jax.ShapeDtypeStruct(one.shape[1:], one.dtype)
+        row = jax.eval_shape(self.point, jax.ShapeDtypeStruct((1, self.d), jnp.int32))
+        return jax.ShapeDtypeStruct(row.shape[1:], row.dtype)
 
     def log_prob(self, index: Array) -> Array:
         """Return log q(x), ``[n]``."""

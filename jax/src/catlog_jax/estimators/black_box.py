@@ -372,8 +372,8 @@ def drawn_outside(q: Factors, members: Array, u: Array) -> Array:
         one_hot = category[:, None] == jnp.arange(q.k)
         taken = ((follows & is_new) * jnp.exp(later)) @ one_hot.astype(later.dtype)
         share = jnp.maximum(1 - taken, 0.0)
-        left = jnp.where(share > ROUNDING * jnp.finfo(share.dtype).eps, probs * share, 0.0)
-        chosen = inverse_cdf(ratio(left, left.sum(), probs), u)
+        outside = jnp.where(share > ROUNDING * jnp.finfo(share.dtype).eps, probs * share, 0.0)
+        chosen = inverse_cdf(ratio(outside, outside.sum(), probs), u)
         return follows & (category == chosen), (chosen, follows.any())
 
     start = jnp.ones(len(members), bool)

@@ -137,10 +137,10 @@ class SCateR(Estimator[Factors]):
         if isinstance(q, IndependentFactors):
             return IndeCateR(self.samples).estimate(f, q, draw)
         d, k = q.d, q.k
-        given = None if draw.x is None else draw.points(self.samples)
-        n = self.samples if given is None else len(given)
+        replayed = None if draw.x is None else draw.points(self.samples)
+        n = self.samples if replayed is None else len(replayed)
         u = draw.uniform(1 + d * (k - 1), n, d)  # of the draws, then of one row per change
-        x = q.point(q.from_uniforms(u[0])) if given is None else given
+        x = q.point(q.from_uniforms(u[0])) if replayed is None else replayed
         index, fx = q.index(x), f(x)
         log_probs = q.log_conditionals(index)  # [n, d, k], differentiable
 

@@ -330,9 +330,9 @@ def _backward(residuals: Any, gradients: tuple[Array, Array]) -> Any:
     norms = (times_jacobian(p, slopes[:n]) ** 2).sum(-1).mean(0)
     norms = 2 * norms if p.shape[-1] == 1 else norms  # a bit has two categories
     # vmap sums what is mapped, and only that: a 1 that is mapped as the slopes are.
-    one = jnp.where(jnp.isnan(by_point.ravel()[0]), 1.0, 1.0)
+    count = jnp.where(jnp.isnan(by_point.ravel()[0]), 1.0, 1.0)
     seen = statistics(plan, p[plan.variable], slopes, exact, n)
-    new = SlopeState(*seen, norms, one * undecided**2, one)
+    new = SlopeState(*seen, norms, count * undecided**2, count)
     return by_point, exact, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state), None
 
 

@@ -140,8 +140,8 @@ def gumbels_given_argmax(log_probs: Array, index: Array, uniforms: Array) -> Arr
     log_probs = jnp.maximum(stop_gradient(log_probs), IMPOSSIBLE)
     index = jnp.broadcast_to(index, uniforms.shape[:-1])
     top = pick(log_e, index)[..., None]
-    others = -jnp.logaddexp(log_e - log_probs, top)
-    return jnp.where(index[..., None] == jnp.arange(log_e.shape[-1]), -top, others)
+    truncated = -jnp.logaddexp(log_e - log_probs, top)
+    return jnp.where(index[..., None] == jnp.arange(log_e.shape[-1]), -top, truncated)
 
 
 class GumbelSoftmax(Through):
