@@ -212,5 +212,5 @@ def _ranking(choice: Trial, ranked: Sequence[Trial], seconds: float) -> list[str
     slower.sort(key=lambda trial: (type(trial.estimator) is not family, trial.times_as_long))
     if slower:
         times = ", ".join(f"{trial.name} {trial.times_as_long:.2g}" for trial in slower)
-        lines.append(f"Training time, the best being 1: {times}. Below {LEVEL} means nothing.")
+        lines.append(f"Training time (best = 1): {times}. Factors below {LEVEL} mean nothing.")
     return lines
