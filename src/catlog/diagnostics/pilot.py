@@ -236,10 +236,12 @@ class Pilot:
         return self.task.clock() + SLACK * expected <= end
 
     def _end(self) -> float:
-        """Return when the last observation must be over, to score the arms before the deadline."""
+        """Return when the last observation must be over, to score the arms before the deadline:
+        those of a stage that ends with it, and all at the end."""
         expected = [arm.expected for arm in self.arms.values()]
         least = min(self.seconds().values() or expected, default=0.0)
-        time = self.deadline(least) - self.start - self.scoring * len(self.tried())
+        scorings = 2 * self.scoring * len({*self.tried(), *self.alive})
+        time = self.deadline(least) - self.start - scorings
         return self.start + (SHARE * time if self.awaits_steps else time)
 
     def seconds(self) -> dict[str, float]:
