@@ -267,7 +267,8 @@ class Learner(Estimator[Q], nn.Module, frozen=False):
         super().__post_init__()
         for name, kind in _annotations(type(self)).items():
             if kind == Learned:
-                setattr(self, name, nn.Parameter(torch.tensor(float(getattr(self, name)))))
+                start = torch.as_tensor(getattr(self, name)).detach()
+                setattr(self, name, nn.Parameter(torch.tensor(float(start))))
 
     forward = Estimator.__call__
     __call__ = cast(Callable[..., Tensor], nn.Module.__call__)

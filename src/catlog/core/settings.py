@@ -58,7 +58,8 @@ def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "
     if get_origin(kind) is Literal:
         check_choice(owner, name, value, get_args(kind))
     elif bounds == "learned":
-        check_number(owner, name, value)
+        if not isinstance(value, nn.Parameter):  # that of an estimator which this one is made from
+            check_number(owner, name, value)
     elif isinstance(bounds, str):
         check_temperature(owner, value, name, many=bounds == "many")
     elif kind is bool:
