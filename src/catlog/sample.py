@@ -241,7 +241,6 @@ def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> N
     """Raise unless the estimator can draw from these logits without f."""
     check_flag("sample", "bits", bits)
     _check_logits("sample", logits, None if bits else dim)
-    subject, but = "sample: `estimator`", f"{estimator!r} was given"
     if not isinstance(estimator, Through):
         claim = "be one that needs no f (ReinMax, StraightThrough, GumbelSoftmax, DARN, ...)"
         remedy = (
@@ -252,14 +251,20 @@ def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> N
             remedy = "Give an instance, as in ReinMax()."
         elif isinstance(estimator, int | float):
             remedy = DROP_IN
-        raise refusal(subject, claim, but, remedy, TypeError)
+        raise _refused(estimator, claim, remedy, TypeError)
     if estimator.samples != 1:
         remedy = f"For more expand the logits: logits.expand({estimator.samples}, *logits.shape)."
-        raise refusal(subject, "draw once, with samples=1", but, remedy)
+        raise _refused(estimator, "draw once, with samples=1", remedy, ValueError)
     if not _is_supported(Kind.BITS if bits else Kind.ONE_HOT, type(estimator)):
         claim = f"draw {'bits' if bits else 'one-hot vectors'}"
         remedy = "Leave out bits=True." if bits else "Pass bits=True, with one logit per bit."
-        raise refusal(subject, claim, but, remedy, TypeError)
+        raise _refused(estimator, claim, remedy, TypeError)
+
+
+def _refused(
+    estimator: object, claim: str, remedy: str, kind: type[ValueError] | type[TypeError]
+) -> ValueError | TypeError:
+    return refusal("sample: `estimator`", claim, f"{estimator!r} was given", remedy, kind)
 
 
 @constant_result  # torch 2.6 cannot look into a frozenset
