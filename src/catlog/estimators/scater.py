@@ -58,6 +58,10 @@ class SCateR(Estimator[Factors]):
             alternatives and one sampled from the rest.
         chunk_size: evaluations of f at once; None: chosen for the device.
 
+    For dependent variables a call takes uniforms as ``noise``, ``[groups, N, *batch, d]``: a group
+    for the draws and one for each of their changes, or one group for all with "common" (and, for
+    Gumbels, with "gumbel": ``[1, N, *batch, d, k]``).
+
     >>> from catlog.distributions import MarkovChain
     >>> logits = torch.zeros(2, 2, requires_grad=True)
     >>> q = MarkovChain(torch.zeros(2), logits, length=3)

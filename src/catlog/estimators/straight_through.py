@@ -340,7 +340,7 @@ class GumbelRao(GivenDraws):
     is the conditional mean given the draw: the same expectation, also **biased**, at a lower
     variance. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable, a
+    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable; a
     Bernoulli or one-hot q.
     Reference: Paulus et al., "Rao-Blackwellizing the straight-through Gumbel-Softmax gradient
     estimator", 2021.

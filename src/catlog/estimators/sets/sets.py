@@ -47,6 +47,8 @@ class UnorderedSet(Estimator[Factors]):
     Args:
         samples: number of different points, 2 to 10. If q has fewer, the surplus has weight 0.
 
+    In place of ``x``, a call takes the uniforms as ``noise``, ``[samples, *batch, d]``.
+
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     >>> q = torch.distributions.Categorical(logits=logits)
     >>> value = UnorderedSet(samples=3)(lambda x: x.square().float(), q)
@@ -143,8 +145,10 @@ class SumAndSample(Estimator[Factors]):
     2019.
 
     Args:
-        top: number of points in C.
         samples: number N of draws from the rest; given as ``x``, they must lie outside C.
+        top: number of points in C.
+
+    In place of ``x``, a call takes the uniforms as ``noise``, ``[samples, *batch, d]``.
 
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     >>> q = torch.distributions.Categorical(logits=logits)
@@ -184,14 +188,16 @@ class MAPO(Learner[Factors]):
     semantic parsing", 2018.
 
     Args:
-        size: number of points remembered.
         samples: number N of draws from outside the memory; given as ``x``, they must lie outside
             it.
+        size: number of points remembered.
         maximise: whether large values of f are good (a reward) or small ones (a loss).
         clip: the least weight of a memory that holds a possible point (0.1 in the paper).
             **Biased** above 0. It keeps good points in the gradient although the policy gives them
             little probability.
         max_variables: the largest number of variables that q may have.
+
+    In place of ``x``, a call takes the uniforms as ``noise``, ``[samples, *batch, d]``.
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
     >>> E = MAPO(size=1, samples=2, max_variables=4)
