@@ -44,7 +44,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
 
     Model and guide run with *rows*: values with one more dimension to the left of all plates, as in
     parallel enumeration. The first step runs them a few more times to find what depends on what,
-    and to check that rows do not mix. What cannot have rows is refused by name. A step at which a
+    and to check that rows do not mix. What cannot have rows is refused there. A step at which a
     site depends on more than before is noticed, and looks again.
 
     Cost: ``num_particles`` times the evaluations of the estimator, each of which is one row of a
