@@ -92,8 +92,8 @@ def prefix_tree(members: Members, valid: Valid, k: int) -> PrefixTree:
             [0, 1, 1, 2]])
     """
     valid = valid.unsqueeze(-1)
-    before = members.roll(1, 0)
-    agrees = pad(_prefixes_agree(members, before), (1, 0), value=True) & valid
+    differences = (members != members.roll(1, 0)).cumsum(-1, dtype=torch.int32)
+    agrees = (pad(differences, (1, 0)) == 0) & valid  # with the member before it
     is_first = ~agrees | (row_numbers(members) == 0)
     nodes = is_first.cumsum(0, dtype=torch.int32).long() - 1
     branch = nodes[..., :-1].add(members, alpha=len(members))
