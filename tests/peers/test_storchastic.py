@@ -1,4 +1,4 @@
-"""storchastic 0.3.7: the step that a benchmark times. Its methods: test_same_draws.py."""
+"""storchastic 0.3.7: the step that a benchmark times."""
 
 import pytest
 import torch
