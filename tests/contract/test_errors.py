@@ -22,6 +22,7 @@ from catlog.core import checks
 from catlog.diagnostics import naming
 from catlog.distributions import Categoricals
 from catlog.estimators import ESTIMATORS, CountDifferences, MovingAverageBaseline
+from catlog.testing import settings
 from catlog.testing.settings import chosen_per_draw, supports, tape
 from support import laws, wrong_calls
 from support.laws import KINDS, bits, integers
@@ -79,6 +80,7 @@ ROWS = torch.zeros(4, 3)
 SGD = torch.optim.SGD([ONES.clone().requires_grad_()], 0.1)
 NAMES = {}  # that calls in tables use
 for module in (
+    settings,
     torch.distributions,
     catlog,
     catlog.functions,
@@ -88,6 +90,7 @@ for module in (
     naming,
     catlog.diagnostics,
     catlog.language_models,
+    catlog.problems,
     laws,
     wrong_calls,
 ):

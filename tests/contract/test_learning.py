@@ -134,6 +134,7 @@ def test_the_moving_average_weighs_earlier_calls_by_the_decay() -> None:
     for value in (4.0, 8.0):
         baseline(torch.tensor([value], dtype=torch.float64))
     wanted = (0.8 * 4.0 + 8.0) / 1.8
+    baseline(torch.zeros(0, dtype=torch.float64))  # an empty batch changes nothing
     assert baseline(torch.zeros(1)).item() == pytest.approx(wanted, rel=1e-12)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from catlog import Estimator, Pathwise
+from catlog import Estimator
 from catlog.testing import CASES
-from catlog.testing.settings import continuous, judge_only, load_estimator
+from catlog.testing.settings import continuous, load_estimator
 from catlog.testing.test_battery import test_unbiased as check_unbiased
 from catlog.testing.test_battery import test_unbiased_by_z_test as check_by_z_test
 from support.laws import bits
@@ -83,12 +83,6 @@ def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
         "--catlog-estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
     )
     assert message in done.stderr
-    with pytest.raises(ValueError, match=r"own_estimator\.py has no 'Nothing'"):
-        load_estimator(f"{SKELETON}:Nothing")
-    with pytest.raises(ValueError, match=r"Generator must derive from catlog\.Estimator"):
-        judge_only(torch.Generator)
-    with pytest.raises(ValueError, match=r"Pathwise\(\) must work without arguments, but"):
-        judge_only(Pathwise)
 
 
 def test_the_skeleton_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,12 +19,11 @@ from catlog.core.evaluator import Evaluator
 from catlog.core.randomness import Randomness
 from catlog.core.view import view
 from catlog.distributions import Categoricals, MarkovChain
-from catlog.estimators import VIMCO, MovingAverageBaseline
+from catlog.estimators import VIMCO
 from catlog.testing.cases import normals, seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
 from support.gradients import with_gradients
-from support.laws import bits
 
 double = partial(torch.tensor, dtype=torch.float64)
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
@@ -352,14 +351,6 @@ def test_an_empty_batch_one_variable_or_one_category(E, monkeypatch):
                 assert_close(value.detach(), exact, rtol=0, atol=1e-12)
                 assert gradients[0].abs().max() < 1e-12
                 assert_close(gradients[1], exact.sum() / 2, rtol=0, atol=1e-12)
-
-
-def test_a_moving_average_of_nothing_stays():
-    baseline = MovingAverageBaseline(decay=0.5)
-    baseline(torch.full((2,), 3.0))
-    theta = torch.zeros(0, 3, requires_grad=True)
-    catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), bits(theta)).sum().backward()
-    assert baseline(torch.zeros(1)) == 3.0
 
 
 @pytest.mark.parametrize(("d", "size"), [(2, 4096), (200, 4096), (512, 2048), (20_000, 1024)])

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 import catlog
 from catlog import problems
 from catlog.core.view import view
-from catlog.distributions import Categoricals
 from catlog.problems import autoencoder
 
 NAMES = list(problems.PROBLEMS)
@@ -128,13 +127,6 @@ def test_law_takes_parameters_with_dimensions_in_front(name):
         assert_close(q.log_prob(x)[:, i], single.log_prob(x[:, i]))
 
 
-def test_unknown_names_and_sizes_are_refused():
-    with pytest.raises(ValueError, match="must be one of 'additive'"):
-        problems.make("isnig")
-    with pytest.raises(ValueError, match="`size` must be one of 'small', 'large'"):
-        problems.make("ising", "medium")
-
-
 def test_pooled_references_are_computed_once():
     pooled = catlog.RLOO(samples=5)
     problem = replace(problems.make("ising"), expectation=None, limit=2, calls=4, pooled=pooled)
@@ -181,16 +173,3 @@ def test_pooled_mean_and_error_are_those_of_the_estimates():
     assert_close(pooled.value, torch.stack(values).detach().mean())
     assert_close(pooled.gradient[0], rows.mean(0))
     assert_close(pooled.error[0], rows.std(0) / 7**0.5)
-
-
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_mixed_has_masks_of_two_kinds(size):
-    q = problems.make("mixed", size).q()
-    assert isinstance(q, Categoricals)
-    within = torch.arange(max(q.cardinalities)) < torch.tensor(q.cardinalities)[:, None]
-    assert len(set(q.cardinalities)) > 2
-    possible = q.probs > 0
-    assert not bool((possible & ~within).any())
-    masked = within & ~possible
-    assert bool((masked.any(-1) == (torch.tensor(q.cardinalities) > 2)).all())
-    assert not torch.equal(masked[0], masked[1])
