@@ -1,6 +1,6 @@
 """`catlog.sample` and `catlog.gumbel_softmax`: the gradient of E(f, q), draws, layers.
 
-tests/gpu/test_sample_cuda.py compares it with F.gumbel_softmax, on a CPU as well.
+On a GPU: tests/gpu/test_on_cuda.py.
 """
 
 from collections.abc import Callable

@@ -281,7 +281,7 @@ def test_the_coin_chooses_a_graph_and_its_gradients(
 
 @pytest.mark.parametrize("failure", ["look", "cholesky_inverse"])
 def test_a_failed_capture_changes_nothing(device: str, failure: str) -> None:
-    """Later captures: test_real_sizes.py."""
+    """Later captures: test_on_cuda.py."""
     if device == "cpu" and failure != "look":
         pytest.skip("only CUDA cannot capture it")
     model = Model(device)

@@ -1,24 +1,29 @@
-"""On a GPU: `catlog.sample` and `catlog.language_models.advantages`, beside the CPU."""
+"""On a GPU: `catlog.sample` and advantages beside the CPU; every estimator in a captured training
+step at the sizes of real models."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Independent
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 import catlog
 from catlog import GumbelSoftmax, ReinMax, StraightThrough, sample
-from catlog.estimators import DARN, GumbelRao
+from catlog.core.categories import Kind
+from catlog.estimators import DARN, ESTIMATORS, GumbelRao
 from catlog.testing.battery import draw_randomness
 from catlog.testing.cases import normals
+from real_sizes import BATCH, BITS, settings_of
 from support.draws import distribution
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-ESTIMATORS = [
+LAYERS = [
     pytest.param(E, bits, id=f"{E!r} {'bits' if bits else 'one-hot'}")
     for E in (ReinMax(), StraightThrough(), GumbelSoftmax(hard=True), GumbelRao(), DARN())
     for bits in (False, True)
@@ -50,7 +55,7 @@ def test_gumbel_softmax_is_that_of_torch(hard: bool, dim: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Inductor's own, and of the mode that finds waits
-@pytest.mark.parametrize(("E", "bits"), ESTIMATORS)
+@pytest.mark.parametrize(("E", "bits"), LAYERS)
 def test_sample(E: catlog.Estimator, bits: bool) -> None:
     """With the same draw or noise, the gradient is that of the CPU, also compiled as one graph.
 
@@ -112,3 +117,51 @@ def test_advantages(estimator: str, groups: int | list[int]) -> None:
         assert weights.device.type == place
         results.append(weights.cpu())
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def training_step(
+    E: catlog.Estimator, bits: int, device: str, planted: Callable[[], None] = lambda: None
+) -> tuple[catlog.compiled.CompiledStep, Tensor]:
+    """Return the step of an autoencoder of 784 pixels, and a batch of images."""
+    torch.manual_seed(0)
+    images = torch.rand(BATCH, 784, device=device)
+    encoder = nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, bits)).to(device)
+    decoder = nn.Sequential(nn.Linear(bits, 200), nn.ReLU(), nn.Linear(200, 784)).to(device)
+    modules = [encoder, decoder, *([E.to(device)] if isinstance(E, nn.Module) else [])]
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    optimiser = torch.optim.Adam(parameters, 1e-3, capturable=device == "cuda")
+
+    def loss(images: Tensor) -> Tensor:
+        planted()
+        q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
+        return E(lambda z: (decoder(z) - images).square().mean(-1), q)
+
+    return catlog.compiled_step(loss, optimiser, compile=False), images
+
+
+def fail_in_capture() -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise ZeroDivisionError("planted")
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+@pytest.mark.parametrize(
+    "name", [name for name in ESTIMATORS if Kind.BITS in ESTIMATORS[name].supports]
+)
+def test_captured_at_real_sizes(name: str) -> None:
+    """Twice in one process, each time after a capture that fails."""
+    settings = settings_of(name)
+    bits = 8 if name == "Exact" else BITS
+    for _ in range(2):
+        E = ESTIMATORS[name](**settings)
+        failing, images = training_step(E, bits, "cuda", fail_in_capture)
+        with pytest.raises(RuntimeError, match=r"could not be captured.*planted"):
+            failing(images)
+        E = ESTIMATORS[name](**settings)
+        step, images = training_step(E, bits, "cuda")
+        losses = torch.stack([step(images).clone() for _ in range(30)])
+        assert step.mode == "captured"
+        assert bool(losses.isfinite().all())
+        assert losses[-1] < losses[0]
+        if name != "Exact":
+            assert len(set(losses.tolist())) == len(losses)  # every replay has new draws
