@@ -35,9 +35,8 @@ Count = Annotated[int, Range(1)]
 Positive = Annotated[float, Range(0, above=True)]
 Temperature = Annotated[float | Tensor, "one"]
 Temperatures = Annotated[float | Tensor, "many"]  # one, or one per variable
-Learned = Annotated[
-    Any, "learned"
-]  # of a learner: a number, and then a parameter that starts there
+# Of a learner: a number, which becomes a parameter that starts there.
+Learned = Annotated[Any, "learned"]
 
 
 def check_setting(owner: str, name: str, value: object, kind: Any, hint: str = "") -> None:
