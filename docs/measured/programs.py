@@ -18,16 +18,17 @@ PUBLISHED_MNIST_R = {
     "add-mod-3": 95.42, "add-sub": 95.32, "less-than": 96.60, "equal": 98.53,
     "not-3-or-4": 99.28, "count-3-4": 95.26,
 }  # fmt: skip
-# Restarts, shifted images, one expectation of the whole sum.
-FLAGS = ("restart", "shift", "whole")
+# The epochs before a restart (0: none), the shift of images, one expectation of the whole sum.
+SETTINGS = ("restart", "shift", "whole")
 METHODS = {
-    "IndeCateR, per digit": ("IndeCateR", "conv", False, False, False),
-    "IndeCateR, shifted images": ("IndeCateR", "conv", True, True, False),
-    "IndeCateR, deeper network": ("IndeCateR", "deep", True, False, False),
-    "IndeCateR, both": ("IndeCateR", "deep", True, True, False),
-    "RLOO, per digit": ("RLOO", "conv", False, False, False),
-    "RLOO, shifted images": ("RLOO", "conv", True, True, False),
-    "RLOO, whole sum": ("RLOO", "conv", False, False, True),
+    "IndeCateR, per digit": ("IndeCateR", "conv", 0, 0, 0),
+    "IndeCateR, shifted images": ("IndeCateR", "conv", 20, 2, 0),
+    "IndeCateR, deeper network": ("IndeCateR", "deep", 5, 0, 0),
+    "IndeCateR, deeper, later restarts": ("IndeCateR", "deep", 20, 0, 0),
+    "IndeCateR, deeper, shifted images": ("IndeCateR", "deep", 20, 2, 0),
+    "RLOO, per digit": ("RLOO", "conv", 0, 0, 0),
+    "RLOO, shifted images": ("RLOO", "conv", 20, 2, 0),
+    "RLOO, whole sum": ("RLOO", "conv", 0, 0, 1),
 }
 
 
@@ -43,13 +44,13 @@ def last_rows(rows: Iterable[Row]) -> list[Row]:
 
 def numbers(rows: list[Row]) -> str:
     lines = []
-    for name, (estimator, network, *flags) in METHODS.items():
+    for name, (estimator, network, *settings) in METHODS.items():
         cells = []
         for digits in NUMBERS:
             runs = selected(
                 rows, program="numbers", estimator=estimator, digits=digits, network=network
             )
-            same = [row for row in runs if [bool(row[flag]) for flag in FLAGS] == flags]
+            same = [row for row in runs if [int(row[x] or 0) for x in SETTINGS] == settings]
             cells.append(f"{100 * mean(row['accuracy'] for row in same):.1f}" if same else "")
         lines.append([f"**{name}**", *cells])
     for name, values in PUBLISHED_NUMBERS.items():

@@ -39,6 +39,7 @@ numbers-100() {
 numbers-200() { numbers 200 1 80 20 1e-3; }
 # A deeper network, with all images as published, and shifted.
 numbers-deep() {
+  NETWORK=deep SEEDS=50,51,52 numbers 100 2 100 20 1e-3 --restart 5
   NETWORK=deep SEEDS=40,41,42 numbers 100 2 60 20 1e-3 --restart 20
   NETWORK=deep SEEDS=40,41,42 numbers 100 2 60 20 1e-3 --restart 20 --shift 2
   NETWORK=deep SEEDS=40,41,42 numbers 200 1 60 20 1e-3 --restart 20
